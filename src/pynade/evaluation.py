@@ -63,7 +63,7 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
             for part in whole.split(at_most(at_once, model, device)):
                 x = part.to(device)
                 model.check(x)
-                parts.append(model._log_prob(model._ready(x)).double().cpu())
+                parts.append(model._log_prob(model._to_dtype(x)).double().cpu())
             out[complete] = torch.cat(parts)
             lost = complete & ~np.isfinite(out)
             if lost.any() and model.dtype != torch.float64:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pynade.arguments import check_positive
 from pynade.families import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
-from pynade.models.density import check_columns, refuse_lost
+from pynade.models.density import check_columns, refuse_nan
 from pynade.nets import AnyOrderNet
 from pynade.ordering import Ordering
 from pynade.particles import PARTICLES, Random, complete_rows
@@ -173,7 +173,7 @@ def impute(
         return model.best_guess(x, observed)
     with torch.no_grad():
         eta = model.conditionals(x, observed)
-        refuse_lost(torch.isnan(eta).any())
+        refuse_nan(torch.isnan(eta).any())
         guesses = model.family.best_guess(eta)
     return torch.where(observed, x.to(model.dtype), guesses)
 

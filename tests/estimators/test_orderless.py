@@ -74,9 +74,9 @@ def test_scores_of_rows_with_gaps_are_closer_to_marginals_under_more_orderings(X
     assert apart[1].mean() < 0.7 * apart[0].mean()
     said = " ".join(str(pynade.DeepNADE.score_samples.__doc__).split())
     for words in (
-        "it is no marginal",
-        "the marginal of the density that scores complete rows",
-        "More `orderings`",
+        "it is not the marginal",
+        "the marginal of the density of complete rows",
+        "with more `orderings`",
         "`disagreement`",
     ):
         assert words in said

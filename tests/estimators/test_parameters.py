@@ -7,7 +7,7 @@ import pytest
 
 import pynade
 from pynade.cli.fit import attribute_texts, model_options
-from pynade.estimators.parameters import DOCS, text_of
+from pynade.estimators.parameters import DOCS, parameter_text
 from pynade.estimators.registry import MODELS, estimator_class
 from pynade.training.options import Gradient
 from tests.estimators.cases import ESTIMATORS
@@ -23,14 +23,14 @@ def test_every_parameter_is_in_the_docstring_with_its_text_and_default(name):
     signature = inspect.signature(kind).parameters
     assert len(signature) > 3
     for parameter in signature.values():
-        text = text_of(kind, parameter.name)
+        text = parameter_text(kind, parameter.name)
         assert len(text) > 10, f"{kind.__name__}.{parameter.name} has no text"
         assert text.endswith("."), f"{kind.__name__}.{parameter.name}: {text}"
         assert "{" not in text, f"{kind.__name__}.{parameter.name}: {text}"
         line = f"    {parameter.name}: {text} Default: {parameter.default!r}."
         assert line in documented, f"{kind.__name__}.{parameter.name} is not documented as {line!r}"
     if "training" in signature:
-        assert kind._options.__name__ in text_of(kind, "training")
+        assert kind._options.__name__ in parameter_text(kind, "training")
 
 
 def test_no_text_is_left_over():

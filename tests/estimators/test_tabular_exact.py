@@ -208,7 +208,7 @@ def test_the_model_in_float32_finds_the_same(fitted):
     model, X = fitted(*KINDS), table()
     codes, _ = model.schema_.encode(X)
     known = np.random.default_rng(0).random(codes.shape) < 0.5
-    (_, eta), *_ = model._passes(codes, known)
+    (_, eta), *_ = model._compute_etas(codes, known)
     with torch.no_grad():
         exact = model.model_.double().conditionals(torch.as_tensor(codes), torch.as_tensor(known))
     np.testing.assert_allclose(eta.double(), exact, rtol=0, atol=1e-3)

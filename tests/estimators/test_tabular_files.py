@@ -113,7 +113,7 @@ def test_what_takes_no_files_says_so(folder):
     ):
         pynade.NADE().fit(folder)
     model = tabular().fit(folder)
-    with pytest.raises(TypeError, match=r"not 'x.csv'; pynade.stream answers questions about files$"):
+    with pytest.raises(TypeError, match=r"not 'x.csv'; pynade.stream takes files$"):
         model.score_samples("x.csv")
     for wrong in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="stream_above must be at least 0"):

@@ -92,8 +92,8 @@ def test_every_estimator_is_tried():
 def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp_path):
     name, parameters, cells = CASES[case]
     graphs = []
-    capture = step.captured
-    monkeypatch.setattr(step, "captured", lambda *args: graphs.append(capture(*args)) or graphs[-1])
+    capture = step.capture_graph
+    monkeypatch.setattr(step, "capture_graph", lambda *args: graphs.append(capture(*args)) or graphs[-1])
     X = rows(cells)
     if name == "tabularnade":  # tables come as frames; arrays would need polars
         X = pandas.DataFrame(X, columns=[f"v{i}" for i in range(D)])

@@ -177,7 +177,7 @@ def test_the_fused_update_is_that_of_the_lists(rule, members):
             rate, momentum = (torch.linspace(0.1, 0.3, members, device=device) for _ in range(2))
             grads = {"w": slope.to(device)}
             numbers = [rate, momentum, *Optimizer.corrections(t), 0.2]
-            fused = own._fused(grads, numbers, average)
+            fused = own._update_on_gpu(grads, numbers, average)
             assert fused == (device == "cuda")
             if not fused:
                 own.apply(grads, numbers, average)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynade.nets import PAPER_BLUEPRINT, MaskedConv
-from pynade.nets.masked_conv import Layer, layers_for, parse_blueprint
+from pynade.nets.masked_conv import Layer, parse_blueprint, resolve_blueprint
 
 side = st.integers(1, 9)
 layer = st.one_of(
@@ -26,13 +26,13 @@ def test_full_undoes_valid(sizes, height, width):
     h, w = height + sum(sizes), width + sum(sizes)
     layers = [Layer("valid", s, s, 3) for s in sizes]
     layers += [Layer("full", s, s, 3) for s in reversed(sizes)]
-    shapes = layers_for("->".join(map(str, layers)), (1, h, w), 3)[1]
+    shapes = resolve_blueprint("->".join(map(str, layers)), (1, h, w), 3)[1]
     assert shapes[-1] == (3, h, w)
     assert shapes[len(sizes)] == (3, height + len(sizes), width + len(sizes))
 
 
 def test_the_papers_maps_shrink_and_grow_as_its_figure_said():
-    shapes = layers_for(PAPER_BLUEPRINT, (2, 28, 28), 1)[1]
+    shapes = resolve_blueprint(PAPER_BLUEPRINT, (2, 28, 28), 1)[1]
     assert shapes[4:6] == [(64, 7, 7), (64, 13, 13)]
     assert [s[1] for s in shapes[1:]] == [21, 18, 13, 7, 13, 18, 21, 28]
     assert [s[0] for s in shapes[1:]] == [64] * 7 + [1]
@@ -59,7 +59,7 @@ def test_the_papers_maps_shrink_and_grow_as_its_figure_said():
 )
 def test_errors_name_the_layer(text, words):
     with pytest.raises(ValueError, match=words):
-        layers_for(text, (2, 9, 9), 6)
+        resolve_blueprint(text, (2, 9, 9), 6)
     with pytest.raises(ValueError, match=words):
         MaskedConv((9, 9), 3, text, channels=2)
 

@@ -103,13 +103,13 @@ def test_an_average_has_the_mean_probability():
     whole = TableBlend(parts, weights).double()
     x, observed = features(), torch.tensor([True, False, False, True, False]).expand(7, -1)
     y = torch.as_tensor(rows(7, seed=6))
-    merged = family(sum(whole.sizes)).log_prob(y, whole.conditionals(x, observed))
+    average_distributions = family(sum(whole.sizes)).log_prob(y, whole.conditionals(x, observed))
     each = [family(n.mixed_components).log_prob(y, n.conditionals(x, observed)) for n in parts]
     # every mixture has one fixed component, whose share is the same in the average
     mean = torch.logsumexp(
         torch.stack(each) + torch.tensor(weights, dtype=torch.float64).log().view(2, 1, 1), 0
     )
-    torch.testing.assert_close(merged, mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(average_distributions, mean, rtol=1e-9, atol=1e-9)
 
 
 def test_members_are_averaged_and_trained_each_for_itself():
@@ -117,7 +117,7 @@ def test_members_are_averaged_and_trained_each_for_itself():
     model = Orderless(net, family(6).with_components(net.mixed_components)).double()
     x, observed = torch.as_tensor(rows(9)), torch.tensor([True, False, True, False, False]).expand(9, -1)
     encoded = model.family.encode(x)
-    etas = net.of_members(encoded, observed)
+    etas = net.member_conditionals(encoded, observed)
     alone = torch.stack([family(2).log_prob(x, eta) for eta in etas])
     together = model.family.log_prob(x, net.conditionals(encoded, observed))
     torch.testing.assert_close(together, torch.logsumexp(alone, 0) - math.log(3), rtol=1e-9, atol=1e-9)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Orderless
 from pynade.nets import AnyOrderNet, Hybrid, MaskedConv, MaskedMLP, UNet
-from pynade.nets.layers import convolved
+from pynade.nets.layers import convolve
 from pynade.ordering import Ordering
 from tests.contracts.cases import all_states, generator, shaken
 from tests.reference.convolutions import masked_conv_eta
@@ -291,7 +291,7 @@ def test_convolutions_filled_up_to_eight_maps_are_the_same(n_in, n_out, stride):
     bias = torch.randn(n_out, generator=g, dtype=torch.float64, requires_grad=True)
     ends = []
     for fill in (False, True):
-        y = convolved(x, weight, bias, stride=stride, padding=1, fill=fill)
+        y = convolve(x, weight, bias, stride=stride, padding=1, fill=fill)
         ends.append((y, *torch.autograd.grad(y.square().sum(), (x, weight, bias))))
     for plain, filled in zip(*ends, strict=True):
         assert plain.shape == filled.shape

@@ -11,7 +11,7 @@ from pynade.likelihood import Estimate
 from pynade.training import Diverged, History, Learner, Stopping, run
 from pynade.training.checkpoint import Checkpoint
 from pynade.training.history import current_line
-from pynade.training.loop import part_of
+from pynade.training.loop import for_part
 
 NAN = math.nan
 
@@ -212,9 +212,9 @@ def test_a_callback_stops_all_members_after_the_epoch(monkeypatch, within):
 def test_callbacks_of_trainings_that_follow_each_other_count_over_all():
     seen = []
     for part in range(2):
-        run(Given([rising(2)], [[-2.0 - part, -1.0 - part]]), 2, callbacks=part_of([seen.append], part, 2))
+        run(Given([rising(2)], [[-2.0 - part, -1.0 - part]]), 2, callbacks=for_part([seen.append], part, 2))
     assert [(p.update, p.updates) for p in seen] == [(3, 12), (6, 12), (9, 12), (12, 12)]
-    assert part_of([lambda p: True], 0, 1)[0](seen[0]) is True
+    assert for_part([lambda p: True], 0, 1)[0](seen[0]) is True
 
 
 def test_members_stop_each_by_its_own_rule():
@@ -371,7 +371,7 @@ def test_wall_time_is_counted_over_all_sessions(tmp_path, monkeypatch):
 
     with pytest.raises(Killed):
         run(Given([rising(5)]), 5, checkpoint=Checkpoint(path), callbacks=[kill])
-    before = Checkpoint(path, resume=True).found[1]["histories"][0]["seconds"]
+    before = Checkpoint(path, resume=True).previous[1]["histories"][0]["seconds"]
     (history,) = run(Given([rising(5)]), 5, checkpoint=Checkpoint(path, resume=True))
     seconds = [line["seconds"] for line in history.epochs]
     assert seconds == sorted(seconds)
@@ -386,7 +386,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a training with another model;"):
         Checkpoint(path, resume=True, identity={"model": "b", "seed": 2})
     assert path.is_file()
-    assert Checkpoint(path, identity={"model": "b"}).found is None  # not resumed: begins anew
+    assert Checkpoint(path, identity={"model": "b"}).previous is None  # not resumed: begins anew
     assert not path.is_file()
 
 

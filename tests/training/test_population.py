@@ -12,7 +12,7 @@ from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet, UNet
 from pynade.ordering import Ordering
 from pynade.training import Gradient, Member, fit, fit_population
-from pynade.training.population import Population, Scored
+from pynade.training.population import Population, ScoredRows
 
 D = 6
 
@@ -317,6 +317,6 @@ def test_members_whose_rows_are_large_are_scored_a_few_rows_at_a_time(monkeypatc
     monkeypatch.setattr(Population, "row_loss", noted)
     x = rows(30)
     models = [MODELS["permuted"](s) for s in range(2)]
-    scores = Scored(models[0], [x, x]).score(Population(models), range(2))
+    scores = ScoredRows(models[0], [x, x]).score(Population(models), range(2))
     assert max(sizes) == 8
     np.testing.assert_allclose(scores, [m.log_prob(x).mean().item() for m in models], rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ from pynade.nets import CausalTransformer, MADENet, MaskedConv, MaskedMLP
 from pynade.ordering import Ordering
 from pynade.precision import computing_in, fast_matmul
 from pynade.training import Gradient, fit
-from pynade.training.step import laid_out
+from pynade.training.step import match_layout
 from pynade_paper.data.patches import Patches
 from tests.contracts.cases import ANY_ORDER, NETS, generator
 
@@ -186,6 +186,6 @@ def test_gradients_lie_in_memory_as_their_parameters_do():
     param = torch.randn(4, 3, 2, 2, generator=generator())
     grad = param.clone().contiguous(memory_format=torch.channels_last)
     assert grad.stride() != param.stride()
-    assert laid_out(grad, param).stride() == param.stride()
-    assert torch.equal(laid_out(grad, param), param)
-    assert laid_out(param, param) is param
+    assert match_layout(grad, param).stride() == param.stride()
+    assert torch.equal(match_layout(grad, param), param)
+    assert match_layout(param, param) is param

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from pynade.digest import read_json
-from pynade.nets.layers import dropped
+from pynade.nets.layers import apply_dropout
 from pynade.processes import in_first, piece, pieces
 from pynade.training import Gradient, Member, fit_population
 from tests.cli.conftest import run as run  # a fixture
@@ -89,12 +89,12 @@ def test_what_a_piece_drops_is_what_the_minibatch_drops_there(how):
     h = torch.ones((13, 4, 3, 5) if "maps" in how else (3, 13, 6) if axis else (13, 6))
     h = h.contiguous(memory_format=torch.channels_last) if how == "maps last" else h
     rate = torch.tensor(0.4) if how == "a rate for each" else 0.4
-    expected = dropped(h, rate, torch.Generator().manual_seed(0), axis)
+    expected = apply_dropout(h, rate, torch.Generator().manual_seed(0), axis)
     assert 0 < expected.count_nonzero() < h.numel()
     for rows in pieces(13, 4):
         own = h.narrow(axis, rows.start, rows.stop - rows.start)
         with piece(x, rows):
-            found = dropped(own, rate, torch.Generator().manual_seed(0), axis)
+            found = apply_dropout(own, rate, torch.Generator().manual_seed(0), axis)
         assert torch.equal(found, expected.narrow(axis, rows.start, rows.stop - rows.start))
 
 

@@ -21,7 +21,7 @@ from pynade.arguments import Part
 from pynade.families import Bernoulli
 from pynade.precision import computing_in, fast_matmul
 from pynade.training.options import Gradient
-from pynade.training.step import Optimizer, Step, averaged
+from pynade.training.step import Optimizer, Step, use_average
 
 Random = torch.Generator | None
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
@@ -163,7 +163,7 @@ def train(
                 log(history.stopped)
                 break
             losses, done = float(step.loss_sum), history.updates
-            with averaged(model, step.average):
+            with use_average(model, step.average):
                 found = score()
                 if found < history.best:
                     history.best, history.best_at = found, history.updates

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pynade.classical import binary
 from pynade.classical.em import Array, EMOptions, Random
-from pynade.models.density import checked_components
+from pynade.models.density import check_components
 from pynade.training.history import History
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need
@@ -264,7 +264,7 @@ class TreeMixture(binary.BinaryMixture):
     """
 
     def __init__(self, components: Sequence[ChowLiuTree], weights: Sequence[float] | None = None) -> None:
-        n_variables, log_weights = checked_components(components, weights)
+        n_variables, log_weights = check_components(components, weights)
         super().__init__(n_variables)
         self.components, self.n_components = nn.ModuleList(components), len(components)
         self.log_weights = nn.Parameter(log_weights.to(components[0].logits))

@@ -22,7 +22,7 @@ from pynade.training.gradient import minibatches
 from pynade.training.history import History
 from pynade.training.loop import Callback, Report, Stopping, run
 from pynade.training.options import schedule_factor
-from pynade.training.step import captured
+from pynade.training.step import capture_graph
 
 SCHEDULES = ("constant", "linear")
 
@@ -221,7 +221,7 @@ class _Contrastive(Members):
         if self.graph is None:
             self._x, self._rate = x.clone(), rate.clone()
             changed = [self.W, self.b, self.c, *([self.memory["chains"]] if self.persistent else [])]
-            self.graph = captured(lambda: self.update(self._x, self._rate), changed, self.generators)
+            self.graph = capture_graph(lambda: self.update(self._x, self._rate), changed, self.generators)
         self._x.copy_(x)
         self._rate.copy_(rate)
         self.graph.replay()

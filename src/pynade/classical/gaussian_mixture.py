@@ -119,8 +119,8 @@ def minibatch_em(
     generator, checkpoint = options.get("generator"), options.get("checkpoint")
     if isinstance(source, Tensor):
         checked(source, n_components, every_column=False)
-    if checkpoint is not None and checkpoint.found is not None and generator is not None:
-        generator.set_state(checkpoint.found[0]["generators"]["first"])  # begin with the same rows
+    if checkpoint is not None and checkpoint.previous is not None and generator is not None:
+        generator.set_state(checkpoint.previous[0]["generators"]["first"])  # begin with the same rows
     begin = {} if generator is None else {"first": generator.get_state()}
 
     def draw() -> Tensor:

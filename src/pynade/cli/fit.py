@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from pynade.cli import lazy
 from pynade.cli.arguments import DATA, Usage, parse_shape
 from pynade.cli.screen import console, errors, next_commands, print_schema, row_bar, training_bar
-from pynade.estimators.parameters import DOCS, parameters, text_of
+from pynade.estimators.parameters import DOCS, constructor_fields, parameter_text
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
 
 #: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
@@ -293,9 +293,9 @@ def model_options(model: str | None) -> list[ModelOption]:
     texts = {} if kind._options is None else attribute_texts(kind._options)
     further = () if kind._options is None else fields(kind._options)
     usual, options = {"random_state": 0} | kind._defaults | preset, []
-    for f in [f for f in (*parameters(kind), *further) if f.name != "training"]:
+    for f in [f for f in (*constructor_fields(kind), *further) if f.name != "training"]:
         written: Any = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
-        text = texts[f.name] if f in further else TEXTS.get(f.name, text_of(kind, f.name))
+        text = texts[f.name] if f in further else TEXTS.get(f.name, parameter_text(kind, f.name))
         panel = "Further options of training" if f in further else PANELS.get(f.name, "Model")
         facts = usual.get(f.name, f.default), text, panel, kind.__name__
         options.append(ModelOption(f.name, written.replace("collections.abc.", ""), *facts))

@@ -21,9 +21,9 @@ SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ImageEstimator(OrderlessEstimator):
-    """Abstract estimator of images; stacks (N, H, W) are taken wherever rows are.
+    """Abstract estimator of images, which also takes stacks (N, H, W) as rows.
 
-    Scoring one row exactly costs as many passes as it has pixels: `estimate` scores a large data set.
+    The exact score of a row takes one pass of the net per pixel; use `estimate` for large data sets.
     """
 
     family: str = "bernoulli"
@@ -39,7 +39,7 @@ class ImageEstimator(OrderlessEstimator):
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         channels, *shape = image_sides(self.image_shape, n_variables)
         sizes = {"image_shape": shape, "channels": channels}
-        return self._made(self._net_class, family, generator, **sizes)
+        return self._make_net(self._net_class, family, generator, **sizes)
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         if np.ndim(X) == 3:
@@ -58,22 +58,22 @@ class ImageEstimator(OrderlessEstimator):
         per_step: int = 1,
         fresh_orderings: bool = False,
     ) -> np.ndarray:
-        """Draws (n_samples, D) from the density of `score_samples`; with `given`, completions of it.
+        """Draws (n_samples, D) from the density of `score_samples`, or from its conditional given values.
 
         Args:
-            n_samples: how many.
+            n_samples: number of images.
             random_state: seed.
             given: values of known variables by index or column name.
-            per_step: pixels drawn at once. 1 is exact; more are an approximation, faster by as much (see
-                `pynade.models.draw_blocks`).
-            fresh_orderings: draw each image along a random ordering of its own: from the mixture of all
-                orderings, which is another density.
+            per_step: pixels drawn at a time. 1 is exact; k is an approximation that takes 1/k of the time
+                (see `pynade.models.draw_blocks`).
+            fresh_orderings: draw each image along a new random ordering: from the mixture of all orderings,
+                a density other than that of `score_samples`.
         """
         if given is None:
             return self._native(self.draw(n_samples, random_state, per_step, fresh_orderings)[0])
         if per_step != 1 or fresh_orderings:
-            how = "one pixel at a time, along the model's own orderings"
-            raise ValueError(f"completions of given values are drawn {how}; leave out those options")
+            method = "one pixel at a time, along the model's own orderings"
+            raise ValueError(f"completions of given values are drawn {method}; leave out those options")
         return super().sample(n_samples, random_state, given=given)
 
     def draw(
@@ -84,11 +84,11 @@ class ImageEstimator(OrderlessEstimator):
         fresh_orderings: bool = False,
         means: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `sample`, in torch, with the expectation of each pixel when it was drawn, if wanted.
+        """Draws as `sample` without `given`, as a tensor, and optionally each pixel's conditional mean.
 
         Args:
             n_samples, random_state, per_step, fresh_orderings: as for `sample`.
-            means: give the expectations too.
+            means: also return the mean of each pixel's distribution at the time it was drawn.
         """
         model, generator, count = self._copy(), self._generator(random_state), checked_count(n_samples)
         options: Any = {"means": means, "orderings": None if fresh_orderings else self.orderings()}
@@ -96,7 +96,7 @@ class ImageEstimator(OrderlessEstimator):
 
 
 def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[int, int, int]:
-    """Channels, height and width of rows of this length."""
+    """Channels, height and width of images with this number of pixels."""
     if image_shape is None:
         side = math.isqrt(n_variables)
         if side * side != n_variables:
@@ -116,7 +116,7 @@ def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[in
 
 @documented
 class ConvNADE(ImageEstimator):
-    """Convolutional NADE of images, alone or with a feed-forward net beside it (section "ConvNADE").
+    """Convolutional NADE of images, optionally in sum with a feed-forward net (section "ConvNADE").
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -137,16 +137,16 @@ class ConvNADE(ImageEstimator):
 
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         channels, *shape = image_sides(self.image_shape, n_variables)
-        usual = nets.PAPER_BLUEPRINT if min(shape) >= 22 else SMALL_BLUEPRINT
-        sizes = {"image_shape": shape, "channels": channels, "blueprint": self.blueprint or usual}
+        default = nets.PAPER_BLUEPRINT if min(shape) >= 22 else SMALL_BLUEPRINT
+        sizes = {"image_shape": shape, "channels": channels, "blueprint": self.blueprint or default}
         try:
-            net = self._made("MaskedConv", family, generator, **sizes)
+            net = self._make_net("MaskedConv", family, generator, **sizes)
         except ValueError as error:
             raise ValueError(f"for images of {'x'.join(map(str, shape))}: {error}") from None
         if self.hybrid is None:
             return net
-        beside = {"n_variables": n_variables, "hidden": self.hybrid}
-        return nets.Hybrid(net, self._made("MaskedMLP", family, generator, **beside))
+        sizes = {"n_variables": n_variables, "hidden": self.hybrid}
+        return nets.Hybrid(net, self._make_net("MaskedMLP", family, generator, **sizes))
 
 
 @documented

@@ -1,4 +1,4 @@
-"""Mixtures of Bernoullis, trees, Gaussians, their mixtures, and mixtures of factor analysers."""
+"""A Gaussian, Chow–Liu trees, and mixtures of Bernoullis, of trees, of Gaussians and of factor analysers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pynade.estimators.modules import classical, likelihood, torch
 from pynade.estimators.parameters import documented
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # smoothing of trees, chosen on validation rows
-UNCHOSEN_ALPHA = 0.1  # without validation rows
+DEFAULT_ALPHA = 0.1  # without validation rows
 
 
 @documented
 class BernoulliMixture(BinaryTable, ClassicalEstimator):
-    """Mixture of multivariate Bernoullis by EM, the paper's MoB; NaN is missing, in fitting too.
+    """Mixture of multivariate Bernoullis by EM, the paper's MoB; training rows may have missing cells (NaN).
 
     Example:
         >>> import numpy as np
@@ -40,10 +40,10 @@ class BernoulliMixture(BinaryTable, ClassicalEstimator):
     patience: int | None = 10
     tol: float = 1e-6
 
-    _chosen_from = ("n_components",)
+    _grid_parameters = ("n_components",)
 
     def _learn(self, problem: Problem) -> Results:
-        return problem.learn_each(classical.em_bernoulli, smoothing=self.smoothing, **self._em())
+        return problem.learn_each(classical.em_bernoulli, smoothing=self.smoothing, **self._em_options())
 
 
 @documented
@@ -69,7 +69,7 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
     patience: int | None = 5
     tol: float = 1e-6
 
-    _chosen_from = ("n_components",)
+    _grid_parameters = ("n_components",)
     _fits_missing = False
 
     @property
@@ -80,41 +80,43 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
         return self.model_ if trees is None else trees[int(self.model_.log_weights.argmax())]
 
     def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
-        given = (ALPHAS if validated else UNCHOSEN_ALPHA) if self.alpha is None else self.alpha
-        return super()._grid(train, validated) | {"alpha": choices("alpha", given)}
+        default = ALPHAS if validated else DEFAULT_ALPHA
+        alpha = default if self.alpha is None else self.alpha
+        return super()._grid(train, validated) | {"alpha": choices("alpha", alpha)}
 
     def _learn(self, problem: Problem) -> Results:
         alphas = {n: s["alpha"] for n, s in enumerate(problem.settings) if s["n_components"] == 1}
-        several = [n for n in range(len(problem.settings)) if n not in alphas]
+        mixtures = [n for n in range(len(problem.settings)) if n not in alphas]
         results: dict[int, tuple[Any, Any]] = {}
-        if alphas:  # one tree with its smoothing chosen: that tree, and the score of each alpha
+        if alphas:  # single trees: all alphas are scored at once, and the best tree is returned
             x, valid = problem.rows()
-            held, tried = x if valid is None else valid, list(alphas.values())  # one, without validation rows
-            tree, scores = classical.chow_liu_chosen(x, held, tried, dtype=torch.float64)
+            rows, values = x if valid is None else valid, list(alphas.values())
+            tree, scores = classical.chow_liu_chosen(x, rows, values, dtype=torch.float64)
             train, best = float(likelihood.row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
             for n, alpha in alphas.items():
                 score = None if valid is None else scores[alpha]
                 results[n] = tree, problem.closed_form(train, score, report=alpha == best)
-        results |= zip(several, problem.learn_each(classical.em_trees, several, **self._em()), strict=True)
+        trained = problem.learn_each(classical.em_trees, mixtures, **self._em_options())
+        results |= zip(mixtures, trained, strict=True)
         return [results[n] for n in range(len(problem.settings))]
 
 
 @dataclass(eq=False, repr=False)
 class RealMixture(ClassicalEstimator):
-    """Abstract estimator of one Gaussian or a mixture of Gaussians of some kind."""
+    """Abstract estimator of a Gaussian or a mixture of Gaussians."""
 
     standardise: bool = field(default=True, kw_only=True)
 
-    _limited = True
-    _floor: ClassVar[str] = ""  # the parameter that keeps covariances of a mixture from being singular
+    _limited_by_data = True
+    _floor_parameter: ClassVar[str] = ""  # name of the parameter that keeps covariances from being singular
 
     def _cells(self) -> Real:
-        return Real(self._floor, getattr(self, self._floor, 0.0))
+        return Real(self._floor_parameter, getattr(self, self._floor_parameter, 0.0))
 
 
 @documented
 class Gaussian(RealMixture):
-    """One Gaussian with a full covariance: in closed form, with missing values by EM.
+    """One Gaussian with a full covariance, in closed form, or by EM if values are missing.
 
     Example:
         >>> import numpy as np
@@ -130,7 +132,7 @@ class Gaussian(RealMixture):
     validation_fraction: float = field(default=0.0, kw_only=True)  # nothing is chosen
 
     def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
-        """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
+        """Raise the errors that `fit` would raise; complete rows are fitted, which takes little time."""
         super().check_request(X, X_valid, columns)
         rows = self._rows(X)
         if not np.isnan(rows).any():
@@ -149,7 +151,7 @@ class Gaussian(RealMixture):
 
 @dataclass(frozen=True, kw_only=True)
 class FactorTraining:
-    """Options of EM for mixtures of factor analysers that users seldom touch.
+    """Advanced options of EM for mixtures of factor analysers.
 
     Attributes:
         init: "rows": random rows as means, loadings from the pooled covariance; or "k-means++".
@@ -167,15 +169,15 @@ class FactorTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureTraining(FactorTraining):
-    """Options of EM for mixtures of Gaussians that users seldom touch.
+    """Advanced options of EM for mixtures of Gaussians.
 
     Attributes:
         init: "k-means++", or "rows": random rows as means, the pooled covariance.
         stop_at_train: stop when the training log-likelihood reaches this value; not in minibatches.
-        minibatch: draw `batch_size` rows at random for every update, and step towards their EM update.
-        batch_size: rows per update, in minibatches.
-        step_size: of the first update; falls linearly to 0.
-        zero_means: keep all means at zero, in minibatches.
+        minibatch: draw `batch_size` random rows for every update, and take a step towards their EM update.
+        batch_size: rows per update; only in minibatches.
+        step_size: step size of the first update, from 0 to 1, decreasing linearly to 0; only in minibatches.
+        zero_means: keep all means at zero; only in minibatches.
     """
 
     init: str = "k-means++"
@@ -216,29 +218,29 @@ class GaussianMixture(RealMixture):
     training: MixtureTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     _options = MixtureTraining
-    _chosen_from = ("n_components",)
-    _floor = "covariance_floor"
+    _grid_parameters = ("n_components",)
+    _floor_parameter = "covariance_floor"
 
     def _learn(self, problem: Problem) -> Results:
-        given = asdict(self._training_options())
-        minibatch, stop_at_train = given.pop("minibatch"), given.pop("stop_at_train")
+        options = asdict(self._training_options())
+        minibatch, stop_at_train = options.pop("minibatch"), options.pop("stop_at_train")
         epochs = (1000 if minibatch else 200) if self.epochs is None else self.epochs
-        shared = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
-        shared |= {"epochs": epochs + 1, "init": given.pop("init")}
+        common = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
+        common |= {"epochs": epochs + 1, "init": options.pop("init")}
         if not minibatch:
-            shared |= {"tol": self.tol, "stop_at_train": stop_at_train}
-            return problem.learn_each(classical.em_gaussian, **shared)
-        if problem.request.source is not None and self.standardise:  # in the units of the training rows
-            shared["standardise"] = problem.rows()[0]
-        return problem.learn_each(classical.minibatch_em, **shared, **given)
+            common |= {"tol": self.tol, "stop_at_train": stop_at_train}
+            return problem.learn_each(classical.em_gaussian, **common)
+        if problem.request.source is not None and self.standardise:  # by the moments of the training rows
+            common["standardise"] = problem.rows()[0]
+        return problem.learn_each(classical.minibatch_em, **common, **options)
 
 
 @documented
 class MFA(RealMixture):
     """Mixture of factor analysers by EM: Gaussians whose covariance is low rank plus diagonal.
 
-    Where several numbers of components or factors are given, all combinations are learned as one batched
-    EM, each stopping for itself, and the validation rows choose.
+    With several numbers of components or factors, all combinations are fitted by one batched EM, each with
+    its own stopping criterion, and the one with the best validation score is kept.
 
     Example:
         >>> import numpy as np
@@ -260,26 +262,26 @@ class MFA(RealMixture):
     training: FactorTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     _options = FactorTraining
-    _chosen_from = ("n_components", "n_factors")
-    _floor = "noise_floor"
-    _together = True
-    _folds_at_once = 5  # bounds the memory of one EM, and the loss if it is interrupted
+    _grid_parameters = ("n_components", "n_factors")
+    _floor_parameter = "noise_floor"
+    _trains_jointly = True
+    _folds_at_once = 5  # bounds the memory of one EM, and the work lost by an interruption
 
     def _learn(self, problem: Problem) -> Results:
         return self._learn_folds([self], [problem])[0]
 
     @classmethod
     def _learn_folds(cls, estimators: Sequence[Any], folds: Sequence[Problem]) -> list[Results]:
-        """All settings of all folds as one EM, where the estimators stop by the same rules."""
+        """All settings of all folds by one EM, if the estimators have the same stopping criteria."""
         pairs = list(zip(estimators, folds, strict=True))
-        loops = [e._em("noise_floor", "standardise") for e in estimators]
+        loops = [e._em_options("noise_floor", "standardise") for e in estimators]
         if any((p.device, loop) != (folds[0].device, loops[0]) for p, loop in zip(folds, loops, strict=True)):
             return [cls._learn_folds([e], [problem])[0] for e, problem in pairs]
         tasks = []
         for estimator, problem in pairs:
             (x, valid), options = problem.rows(), asdict(estimator._training_options())
             for setting in problem.settings:
-                named = options | setting | {"valid": valid, "generator": problem.generator()}
-                tasks.append(classical.FactorTask(x, **named))
-        learned = iter(classical.em_factors(tasks, **loops[0], **folds[0].loop()))
-        return [list(itertools.islice(learned, len(problem.settings))) for problem in folds]
+                arguments = options | setting | {"valid": valid, "generator": problem.generator()}
+                tasks.append(classical.FactorTask(x, **arguments))
+        results = iter(classical.em_factors(tasks, **loops[0], **folds[0].loop()))
+        return [list(itertools.islice(results, len(problem.settings))) for problem in folds]

@@ -1,4 +1,4 @@
-"""Modules that estimators compute with, imported when first used: parameters can be listed without torch."""
+"""Modules of torch and pynade, imported at first use, so that parameters can be listed without torch."""
 
 from typing import TYPE_CHECKING
 

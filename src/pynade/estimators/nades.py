@@ -1,4 +1,4 @@
-"""Estimators of nets over tables: along a fixed ordering, or one net for every ordering."""
+"""Estimators of nets over tables, along a fixed ordering or for any ordering."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class NADE(BinaryTable, NetEstimator):
 
     @classmethod
     def from_rbm(cls, rbm: RBM, **parameters: Any) -> Self:
-        """A fitted NADE that starts where an RBM ended (section "Relationship with the RBM").
+        """A fitted NADE with the weights of an RBM (section "Relationship with the RBM").
 
-        Each conditional is one mean-field pass in the RBM: its W, b and c, and V = Wᵀ. It can be used as it
-        is or trained on: `warm_start` is set, so that `fit` begins from these weights.
+        Each conditional is one mean-field pass in the RBM: its W, b and c, and V = Wᵀ. The model can be used
+        as it is or trained further: `warm_start` is set, so that `fit` starts from these weights.
 
         Args:
             rbm: a fitted `pynade.RBM`.
-            **parameters: of the NADE, such as `ordering`, `random_state` or `learning_rate`; its hidden units
-                are the RBM's.
+            **parameters: of the NADE, such as `ordering`, `random_state` or `learning_rate`; the number of
+                hidden units is that of the RBM.
 
         Example:
             >>> from pynade import RBM
@@ -69,23 +69,23 @@ class NADE(BinaryTable, NetEstimator):
                 "pynade.classical.nade_from_rbm takes"
             )
         machine = rbm.machine().float()
-        own: dict[str, Any] = {"hidden": machine.n_hidden, "activation": "sigmoid", "warm_start": True}
-        for name in own.keys() & parameters.keys():
-            raise ValueError(f"{name} is {own[name]!r} in a NADE made from this RBM, and cannot be given")
-        model = cls(**{"binarize": rbm.binarize} | own | parameters)
+        fixed: dict[str, Any] = {"hidden": machine.n_hidden, "activation": "sigmoid", "warm_start": True}
+        for name in fixed.keys() & parameters.keys():
+            raise ValueError(f"{name} is {fixed[name]!r} in a NADE made from this RBM, and cannot be given")
+        model = cls(**{"binarize": rbm.binarize} | fixed | parameters)
         seed = model._seed()
         ordering = model._ordering(machine.n_visible, torch.Generator().manual_seed(seed))
         model._remember(machine.n_visible, rbm._names(), rbm.frame_)
         return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
 
     def build(self, train: np.ndarray, seed: int) -> Any:
-        """The untrained model for rows like `train`; with `warm_start`, a copy of the fitted one."""
+        """The untrained model for these training rows; with `warm_start`, a copy of the fitted model."""
         if not self.warm_start or not hasattr(self, "model_"):
             return super().build(train, seed)
-        was = self.model_.n_variables, self.model_.net.hidden
-        if was != (train.shape[1], self.hidden):
+        sizes = self.model_.n_variables, self.model_.net.hidden
+        if sizes != (train.shape[1], self.hidden):
             raise ValueError(
-                f"a warm start keeps the {was[0]} variables and {was[1]} hidden units of the last fit, "
+                f"a warm start keeps the {sizes[0]} variables and {sizes[1]} hidden units of the last fit, "
                 f"and cannot have {train.shape[1]} and {self.hidden}"
             )
         return copy.deepcopy(self.model_)
@@ -117,7 +117,7 @@ class RNADE(RealTable, NetEstimator):
 class MADE(BinaryTable, NetEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
 
-    On the command line MADE-E has a name of its own, `--model made-e`: this estimator with 32 orderings.
+    On the command line, `--model made-e` is this estimator with 32 orderings.
 
     Example:
         >>> X = np.eye(4).repeat(50, axis=0)
@@ -151,7 +151,7 @@ class FVSBN(BinaryTable, NetEstimator):
 
 @dataclass(eq=False, repr=False)
 class FeedForwardEstimator(OrderlessEstimator):
-    """Abstract estimator of a feed-forward net for every ordering."""
+    """Abstract estimator of a feed-forward net for any ordering."""
 
     hidden: int | Sequence[int] = (500, 500)
     activation: str = "relu"
@@ -166,7 +166,7 @@ class FeedForwardEstimator(OrderlessEstimator):
 
 @documented
 class DeepNADE(BinaryTable, FeedForwardEstimator):
-    """Deep, order-agnostic NADE of binary data: scored along one ordering, any conditional.
+    """Deep, order-agnostic NADE of binary data: every conditional; scores under one ordering.
 
     Example:
         >>> X = np.random.default_rng(0).integers(0, 2, (300, 1)).repeat(4, axis=1)  # four equal columns
@@ -182,8 +182,8 @@ class DeepNADE(BinaryTable, FeedForwardEstimator):
 class EoNADE(BinaryTable, FeedForwardEstimator):
     """Ensemble of orderings of one deep NADE: p(x) is the mean of their probabilities.
 
-    The number of orderings costs nothing in training and may be changed afterwards. With one hidden
-    layer of 500 units and 16 orderings this is the paper's NADE-E.
+    The number of orderings has no effect on training and may be changed afterwards. With one hidden layer
+    of 500 units and 16 orderings this is the paper's NADE-E.
 
     Example:
         >>> X = np.eye(4).repeat(50, axis=0)
@@ -197,7 +197,7 @@ class EoNADE(BinaryTable, FeedForwardEstimator):
 
 @documented
 class DeepRNADE(RealTable, FeedForwardEstimator):
-    """Deep, order-agnostic RNADE of real numbers: any conditional, gaps filled, missing values in training.
+    """Deep, order-agnostic RNADE of real numbers: every conditional; missing values, also in training.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(500, 1))
@@ -213,10 +213,11 @@ class DeepRNADE(RealTable, FeedForwardEstimator):
 
 @dataclass(eq=False, repr=False)
 class TransformerEstimator(OrderlessEstimator):
-    """Abstract estimator of a transformer: one token per column.
+    """Abstract estimator of a transformer with one token per column.
 
-    By default every question has an exact answer, at the price of a pass of the net for every column that is
-    scored. A causal one gives all conditionals along an ordering in one pass: of all orderings, or of one.
+    By default every query has an exact answer, and a score takes one pass of the net per column. A causal
+    transformer computes all conditionals along an ordering in one pass; it is trained on random orderings
+    (`causal`) or on a single one (`fixed_order`).
     """
 
     width: int = 256
@@ -245,16 +246,16 @@ class TransformerEstimator(OrderlessEstimator):
         if self.fixed_order:
             return NetEstimator._model(self, net, family, generator)
         if self.causal:
-            again = torch.Generator().manual_seed(generator.initial_seed())  # those of `orderings`
-            chosen = self._ordering(net.n_variables, again, k=self.n_orderings)
-            return models.Ensemble(net, family, chosen, fresh=True)
+            restarted = torch.Generator().manual_seed(generator.initial_seed())  # as in `orderings`
+            orders = self._ordering(net.n_variables, restarted, k=self.n_orderings)
+            return models.Ensemble(net, family, orders, fresh=True)
         return super()._model(net, family, generator)
 
     def orderings(self, k: Orders | None = None) -> ordering.Ordering:
-        """The first k of this estimator's random orderings; a fixed one has no others.
+        """The first k orderings of this estimator's fixed random sequence; an error with `fixed_order`.
 
         Args:
-            k: how many, or a batch of orderings to take instead; None takes `n_orderings`.
+            k: their number, or a batch of orderings that is returned instead; None takes `n_orderings`.
         """
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pynade.ordering import Ordering
     from pynade.training import History
 
-#: Training parameters that every estimator of nets has itself; the others are in `training`.
-OWN = ("epochs", "learning_rate", "batch_size", "weight_decay", "patience")
+#: Training options that are parameters of the estimators themselves; the others are in `training`.
+TRAINING_PARAMETERS = ("epochs", "learning_rate", "batch_size", "weight_decay", "patience")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetEstimator(DensityEstimator):
-    """Abstract estimator of a net with a fixed ordering; `OrderlessEstimator` is for any ordering."""
+    """Abstract estimator of a net along a fixed ordering (see also `OrderlessEstimator`)."""
 
     ordering: str | Sequence[int] | Ordering = "random"
     epochs: int = 200
@@ -35,50 +35,51 @@ class NetEstimator(DensityEstimator):
     training: Training | Mapping[str, Any] | None = None
 
     takes_missing: ClassVar[bool] = False  # a fixed ordering needs complete rows
-    _shared: ClassVar[bool] = True
+    _trains_in_processes: ClassVar[bool] = True
     _options: ClassVar[type | None] = Training
     _net_class: ClassVar[str]  # a name in `pynade.nets`
-    _small_output: ClassVar[bool] = False  # start with a tenth of the usual output weights
+    _small_output: ClassVar[bool] = False  # divide the initial output weights by ten
 
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         """The untrained net."""
-        net = self._made(self._net_class, family, generator, n_variables=n_variables)
-        if self._small_output:  # distributions with exponentials start near the marginals
+        net = self._make_net(self._net_class, family, generator, n_variables=n_variables)
+        if self._small_output:  # start near the marginals, where scales are exponentials of outputs
             net.get_parameter("output").data.mul_(0.1)
         return net
 
-    def _made(self, name: str, family: families.Family, generator: torch.Generator, **sizes: Any) -> Any:
-        """The net of this name, of sizes and of the estimator's parameters that its constructor takes."""
-        kind = getattr(nets, name)
+    def _make_net(self, name: str, family: families.Family, generator: torch.Generator, **sizes: Any) -> Any:
+        """A net by class name, from `sizes` and those estimator parameters that its constructor has."""
+        net_class = getattr(nets, name)
         sizes |= {"n_params": family.n_params, "n_features": family.n_features, "generator": generator}
-        given, known = self.get_params(deep=False) | sizes, inspect.signature(kind).parameters
-        return kind(**{key: value for key, value in given.items() if key in known})
+        arguments, names = self.get_params(deep=False) | sizes, inspect.signature(net_class).parameters
+        return net_class(**{key: value for key, value in arguments.items() if key in names})
 
     def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> Any:
-        """The untrained model over the net: along one ordering, or the ensemble of several."""
+        """The untrained model of a net: along one ordering, or an ensemble of several."""
         k = self._n_orderings()
         if k < 1:
             raise ValueError(f"n_orderings must be at least 1, not {k}")
-        kind: Any = models.Autoregressive if k == 1 else models.Ensemble
-        return kind(net, family, self._ordering(net.n_variables, generator, None if k == 1 else k))
+        model_class: Any = models.Autoregressive if k == 1 else models.Ensemble
+        return model_class(net, family, self._ordering(net.n_variables, generator, None if k == 1 else k))
 
     def _n_orderings(self) -> int:
-        """Orderings averaged in scores, samples and answers."""
+        """The number of orderings that scores, samples and queries average over."""
         return getattr(self, "n_orderings", 1)
 
     def options(self) -> Gradient:
         """All options of training."""
-        return Gradient(**asdict(self._training_options()), **{name: getattr(self, name) for name in OWN})
+        parameters = {name: getattr(self, name) for name in TRAINING_PARAMETERS}
+        return Gradient(**asdict(self._training_options()), **parameters)
 
     def build(self, train: np.ndarray, seed: int) -> Any:
-        """The untrained model for rows like `train`; its output bias starts at their marginals."""
+        """The untrained model for these training rows; the output bias is set from their marginals."""
         generator, family = torch.Generator().manual_seed(seed), self._cells().family(train)
         net = self._net(train.shape[1], family, generator)
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
         return self._model(net, family, generator)
 
     def adopt(self, model: models.Model, history: History, seed: int) -> Self:
-        """Take a trained model as this estimator's own."""
+        """Set the fitted attributes from a trained model and its history; returns the estimator."""
         self.model_: Any = model.cpu()
         self.history_, self.seed_, self.n_iter_ = history, seed, len(history.epochs)
         return self
@@ -89,16 +90,16 @@ class NetEstimator(DensityEstimator):
 
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
         model: Any = self.build(train, seed).to(torch_device(self.device))
-        named: Any = {"seed": seed, "folder": request.folder, "callbacks": request.callbacks}
-        if not request.resume and (first := getattr(self, "pretrain_epochs", 0)):
-            if first < 0:
-                raise ValueError(f"pretrain_epochs must be at least 0, not {first}")
-            model = training.pretrain(model, train, self.options(), epochs=first, **named)
-        rows, named["resume"] = train if request.source is None else request.source, request.resume
-        self.adopt(model, training.fit(model, rows, valid, self.options(), **named), seed)
+        arguments: Any = {"seed": seed, "folder": request.folder, "callbacks": request.callbacks}
+        if not request.resume and (epochs := getattr(self, "pretrain_epochs", 0)):
+            if epochs < 0:
+                raise ValueError(f"pretrain_epochs must be at least 0, not {epochs}")
+            model = training.pretrain(model, train, self.options(), epochs=epochs, **arguments)
+        rows, arguments["resume"] = train if request.source is None else request.source, request.resume
+        self.adopt(model, training.fit(model, rows, valid, self.options(), **arguments), seed)
 
     def _ordering(self, n_variables: int, generator: torch.Generator, k: int | None = None) -> Ordering:
-        """One ordering, or k of them: the first by the parameter `ordering`, the rest random."""
+        """One ordering, or a batch of k: the parameter `ordering` sets the first, the others are random."""
         if isinstance(self.ordering, str):
             if self.ordering == "random":
                 return ordering.Ordering.random(n_variables, k, generator)
@@ -121,7 +122,7 @@ class NetEstimator(DensityEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderlessEstimator(NetEstimator):
-    """Abstract estimator of a net for every ordering, trained on random prefixes; NaN = missing."""
+    """Abstract estimator of a net for any ordering, trained on random prefixes; NaN = missing."""
 
     stratified: bool = True
     long_prefixes: bool = False
@@ -130,14 +131,14 @@ class OrderlessEstimator(NetEstimator):
     takes_missing: ClassVar[bool] = True
 
     def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
-        self._ordering(net.n_variables, generator, k=self._n_orderings())  # refuses a bad parameter early
+        self._ordering(net.n_variables, generator, k=self._n_orderings())  # checks the parameter `ordering`
         return models.Orderless(net, family, self.stratified, self.long_prefixes)  # type: ignore[arg-type]
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
-        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings.
+        """The first k orderings of this estimator's fixed random sequence of orderings.
 
         Args:
-            k: how many, or a batch of orderings to take instead; None takes `n_orderings`.
+            k: their number, or a batch of orderings that is returned instead; None takes `n_orderings`.
         """
         n = self.model_.n_variables
         if isinstance(k, ordering.Ordering):
@@ -148,18 +149,18 @@ class OrderlessEstimator(NetEstimator):
         return self._ordering(n, generator, self._n_orderings() if k is None else k)
 
     def disagreement(self, X: Any, k: int = 8) -> np.ndarray:
-        """Standard deviation over k orderings of each complete row's log p, in nats: (N,); NaN with gaps.
+        """Standard deviation of each row's log p over k orderings, in nats: (N,); NaN for incomplete rows.
 
         Args:
             X: rows.
-            k: how many of this estimator's random orderings.
+            k: number of random orderings.
         """
-        return self._spread(self._rows(X), k)
+        return self._score_deviations(self._rows(X), k)
 
-    def _spread(self, rows: np.ndarray, k: int) -> np.ndarray:
-        """The same for converted rows."""
-        complete, out = ~np.isnan(rows).any(1), np.full(len(rows), np.nan)
+    def _score_deviations(self, rows: np.ndarray, k: int) -> np.ndarray:
+        """`disagreement` of converted rows."""
+        complete, deviations = ~np.isnan(rows).any(1), np.full(len(rows), np.nan)
         if complete.any():
-            scores = evaluation.score_orderings(self._ready(), rows[complete], self.orderings(k))
-            out[complete] = scores.log_probs.std(1)
-        return out
+            scores = evaluation.score_orderings(self._get_model(), rows[complete], self.orderings(k))
+            deviations[complete] = scores.log_probs.std(1)
+        return deviations

@@ -1,7 +1,7 @@
-"""What every parameter of an estimator means, written once.
+"""Descriptions of the estimators' parameters, for docstrings and for the help of the command line.
 
-`documented` puts the text into the docstring of every estimator that has the parameter, and the command line
-shows it as the help of the option. A name may be qualified by a class where it means something else there.
+`documented` adds the texts to the docstring of an estimator. A name may be qualified by a class if the
+parameter has another meaning there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Class = TypeVar("Class", bound=type)
 
 DOCS = {
     # all estimators
-    "validation_fraction": "share of the rows held out for early stopping and for choosing settings, where "
-    "no validation rows are given; 0 trains on all rows.",
+    "validation_fraction": "share of the rows held out for early stopping and for choosing settings, if no "
+    "validation rows are given; 0 trains on all rows.",
     "device": '"auto" takes a GPU if there is one, else the CPU; or a torch device such as "cuda:1".',
-    "random_state": "seed of all that is random in training: held-out rows, ordering, weights, shuffling.",
+    "random_state": "seed of the randomness in training: validation rows, ordering, weights, shuffling.",
     "training": "further options of training as a dictionary or an options object; see `{options}`.",
     # cells
     "binarize": "threshold: values above it become 1, the others 0. None expects exact zeros and ones.",
@@ -29,15 +29,15 @@ DOCS = {
     "ImageEstimator.sigma_floor": "smallest scale of a logistic, where the levels run from -1 to 1.",
     "ImageEstimator.n_components": "components of the mixture of logistics.",
     "standardise": "train on (x - mean) / deviation of each column; densities, conditionals and samples are "
-    "in the units of the data all the same.",
+    "still in the units of the data.",
     "sigma_floor": "smallest scale of a distribution, in standardised units (or the data's own). Rounded or "
     "repeated values make the likelihood unbounded without it; 0 allows that.",
     "scale_mean_gradient": "multiply the gradient of each location by its scale (advised with SGD).",
     "image_shape": "(height, width), or (channels, height, width) of rows stored in that order; None takes "
     "rows whose length is a square for square images.",
     "levels": "grey levels, of the families for grey images.",
-    "schema": "kinds of columns by name, where they are not to be found out: binary, category, ordinal, "
-    "integer, rounded or real, or a dictionary with a kind and the ends `low` and `high` of its range.",
+    "schema": "kinds of columns by name, for columns whose kind is not to be inferred: binary, category, "
+    "ordinal, integer, rounded or real, or a dictionary with a kind and the range `low` to `high`.",
     "missing": 'texts that mean "missing"; None takes blank, NA, NaN, null, none and ?.',
     "drop": "names of columns to leave out.",
     # nets
@@ -48,7 +48,7 @@ DOCS = {
     "members": "nets whose conditionals are averaged; None takes 5 below 2,000 rows, 3 below 20,000, else 1.",
     "mixture": "below 20,000 rows and up to 64 columns of numbers, average the nets' conditionals with those "
     "of a mixture of Gaussians with levels, by a weight that the validation rows choose (`mixture_weight_`).",
-    "time_limit": "seconds that training may take, about: fewer epochs are planned where it would take more.",
+    "time_limit": "approximate limit of the training time in seconds; the epochs are reduced to meet it.",
     "stream_above": "GiB of the encoded table (16 bytes a cell) above which rows in files are read in parts, "
     "and those to train on are drawn from codes on disk; 0 always does so.",
     "TabularNADE.patience": "epochs without a better validation score before stopping; None takes a third of "
@@ -67,7 +67,7 @@ DOCS = {
     "RNADE.hidden": "hidden units.",
     "RBM.hidden": "hidden units.",
     "activation": "relu, sigmoid, tanh or (DeepNADE, EoNADE, DeepRNADE, ConvNADE) silu.",
-    "n_components": "components of the mixture that each conditional is.",
+    "n_components": "mixture components of each conditional.",
     "ClassicalEstimator.n_components": "components, or several numbers to choose from by validation rows.",
     "ChowLiu.n_components": "1 is a single tree, K a mixture of K trees; validation chooses from several.",
     "n_orderings": "orderings whose densities are averaged in scores and samples; may change after fitting.",
@@ -81,14 +81,15 @@ DOCS = {
     "layer_norm": "normalise the pre-activations of every layer.",
     "pretrain_epochs": "epochs after each new layer of layer-wise pretraining (the paper: 20); 0 starts the "
     "whole net from random weights.",
-    "stratified": "spread the prefix lengths evenly over each minibatch (less variance, the same mean).",
-    "long_prefixes": "train on long prefixes more often, with weights that keep the mean: less variance "
-    "where the other columns say much about one.",
-    "warm_start": "go on from the weights and the ordering of the last fit (or of `from_rbm`).",
+    "stratified": "stratify the prefix lengths in each minibatch (less variance, the same expectation).",
+    "long_prefixes": "train on long prefixes more often, with importance weights: less variance if columns "
+    "depend strongly on each other, the same expectation.",
+    "warm_start": "start from the weights and the ordering of the last fit (or of `from_rbm`).",
     "blueprint": 'the convolutions, such as "64@8x8(valid)->1@8x8(full)": MAPS@HxW with valid, same or full '
     "padding, pool@HxW and up@HxW; None takes the paper's for images of at least 22 × 22, five 3 × 3 layers "
     "for smaller ones.",
-    "hybrid": "hidden units of a feed-forward net whose outputs are added, such as (500, 500).",
+    "hybrid": "hidden units of a feed-forward net that is added to the convolutional net, such "
+    "as (500, 500).",
     "width": "numbers per token; a multiple of `heads`.",
     "ImageNADE.width": "maps at the first level; a multiple of `groups`.",
     "multipliers": "maps at each level as a multiple of `width`; each level halves the image.",
@@ -98,17 +99,17 @@ DOCS = {
     "groups": "groups of maps that are normalised together.",
     "depth": "blocks of attention and a two-layer net.",
     "mlp_ratio": "hidden units of the two-layer nets as a multiple of `width`.",
-    "fixed_order": "causal transformer along one ordering: scores in one pass, gaps filled by an estimate.",
-    "causal": "causal transformer trained on random orderings of rows: scores in one pass an ordering.",
+    "fixed_order": "causal transformer along one ordering: one pass per score, approximate imputation.",
+    "causal": "causal transformer trained on random orderings of rows: one pass per score and ordering.",
     # training
     "epochs": "passes over the training rows at most.",
     "GaussianMixture.epochs": "M-steps at most; None is 200, in minibatches 1000.",
     "learning_rate": "initial step size.",
-    "RBM.learning_rate": "step size, or several to choose from on the validation rows, trained together. A "
-    "step is along the mean gradient of a minibatch.",
+    "RBM.learning_rate": "step size along the mean gradient of a minibatch, or several to choose from on the "
+    "validation rows, which are trained together.",
     "batch_size": "rows per update.",
-    "weight_decay": "strength of the L2 penalty's gradient (of AdamW: of its shrinkage).",
-    "patience": "epochs without a better validation score before stopping; None runs on.",
+    "weight_decay": "coefficient of the L2 penalty's gradient (AdamW: of the decoupled weight decay).",
+    "patience": "epochs without a better validation score before stopping; None does not stop early.",
     "tol": "stop when the training objective changes by less from one epoch to the next, in nats per row.",
     # classical
     "smoothing": "pseudo-counts of both outcomes, above 0.",
@@ -120,13 +121,13 @@ DOCS = {
     "covariance_floor": "added to the diagonal of every covariance.",
     "noise_floor": "smallest noise variance of an M-step.",
     "cd_steps": "rounds of Gibbs sampling per update (the paper: up to 25).",
-    "persistent": "chains go on from the last update instead of the data.",
-    "n_init": "machines with other initial weights for each learning rate; the best by validation is kept.",
+    "persistent": "persistent chains: start from the last update's states instead of the data.",
+    "n_init": "number of random initialisations for each learning rate; the best by validation is kept.",
 }
 
 
-def text_of(kind: type, name: str) -> str:
-    """The text about a parameter of an estimator; empty if there is none."""
+def parameter_text(kind: type, name: str) -> str:
+    """The description of a parameter of an estimator; empty if there is none."""
     for base in kind.__mro__:
         if f"{base.__name__}.{name}" in DOCS:
             return DOCS[f"{base.__name__}.{name}"]
@@ -134,21 +135,20 @@ def text_of(kind: type, name: str) -> str:
     return DOCS.get(name, "").replace("{options}", "" if options is None else options.__name__)
 
 
-def parameters(kind: type) -> list[Field[Any]]:
-    """The fields that the constructor of an estimator takes: positional ones first."""
-    own = [f for f in fields(kind) if f.init]
-    return sorted(own, key=lambda f: f.kw_only is True)
+def constructor_fields(kind: type) -> list[Field[Any]]:
+    """The fields that the constructor of an estimator takes, positional ones first."""
+    return sorted((f for f in fields(kind) if f.init), key=lambda f: f.kw_only is True)
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 def documented(kind: Class) -> Class:
-    """Class decorator: a dataclass with an `Args` section of every parameter, its default and its text."""
+    """Class decorator: makes a dataclass, and adds an `Args` section of all parameters to its docstring."""
     if "__dataclass_params__" not in vars(kind):
         dataclass(eq=False, repr=False)(kind)  # in place
     lines = ["Args:"]
-    for parameter in parameters(kind):
+    for parameter in constructor_fields(kind):
         default = "" if parameter.default is MISSING else f" Default: {parameter.default!r}."
-        lines.append(f"    {parameter.name}: {text_of(kind, parameter.name)}{default}")
+        lines.append(f"    {parameter.name}: {parameter_text(kind, parameter.name)}{default}")
     before, example, after = inspect.cleandoc(kind.__doc__ or "").partition("\nExample:")
     text = "\n".join(lines)
     kind.__doc__ = f"{before.rstrip()}\n\n{text}\n{example}{after}"

@@ -22,16 +22,16 @@ from pynade.estimators.questions import Given, Orders, checked_count
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveDivergence:
-    """Options of contrastive divergence that users seldom touch.
+    """Advanced options of contrastive divergence.
 
     Attributes:
-        updates_per_epoch: make an epoch this many updates instead of a pass, whatever the number of rows.
-        schedule: "constant" learning rates, or "linear" ones that end at zero.
-        evaluate_every: epochs between validations, of which the best is kept; a machine too large for exact
+        updates_per_epoch: updates in an epoch; None makes an epoch one pass over the rows.
+        schedule: "constant" learning rate, or "linear" to zero.
+        evaluate_every: epochs between validations; the best parameters are kept. An RBM too large for exact
             scores is validated at the end only.
-        ais_chains: chains of annealed importance sampling.
-        ais_steps: its intermediate distributions.
-        gibbs_steps: rounds before a sample is taken from a chain of a machine too large for exact draws.
+        ais_chains: number of chains of annealed importance sampling.
+        ais_steps: number of intermediate distributions of annealed importance sampling.
+        gibbs_steps: Gibbs steps per sample of an RBM too large for exact draws.
     """
 
     updates_per_epoch: int | None = None
@@ -49,11 +49,11 @@ class ContrastiveDivergence:
 class RBM(BinaryTable, ClassicalEstimator):
     """Restricted Boltzmann machine by contrastive divergence.
 
-    Where the smaller layer has at most 25 units (the paper uses 23) it is an exact density like any other,
-    though questions about incomplete rows cost a sum over all states for each pattern of gaps (about a
-    second at 23 units). A larger one has an estimated partition function (annealed importance sampling):
-    its scores are estimates that share the standard error of its logarithm `log_z_`, `log_z_stderr_` (0 where
-    it is exact), its samples are states of Gibbs chains, and other questions are refused.
+    If the smaller layer has at most 25 units (the paper uses 23), the RBM is an exact density and supports
+    all queries; incomplete rows take a sum over all states of that layer for each pattern of missing cells
+    (about a second at 23 units). The partition function of a larger RBM is estimated by annealed importance
+    sampling: its scores are estimates with a common standard error `log_z_stderr_`, that of the logarithm
+    `log_z_` (0 if exact), its samples are states of Gibbs chains, and other queries raise an error.
 
     Example:
         >>> import numpy as np
@@ -74,12 +74,12 @@ class RBM(BinaryTable, ClassicalEstimator):
 
     _options = ContrastiveDivergence
     _facts = (*ClassicalEstimator._facts, "log_z_", "log_z_stderr_")
-    _chosen_from = ("learning_rate",)
+    _grid_parameters = ("learning_rate",)
     _fits_missing = False
-    _together = True
+    _trains_jointly = True
 
     def machine(self) -> classical.RBM:
-        """The fitted machine itself: energies, Gibbs samples, `pynade.classical.nade_from_rbm`."""
+        """A copy of the fitted `pynade.classical.RBM`, with energies, Gibbs sampling and gradients."""
         check_is_fitted(self, "model_")
         return copy.deepcopy(self.model_.rbm if self._exact() else self.model_)
 
@@ -95,10 +95,10 @@ class RBM(BinaryTable, ClassicalEstimator):
         )
 
     def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
-        """log p of each row, in nats: exact, or of a large machine an estimate, with a warning.
+        """log p of each row, in nats: exact, or for a large RBM an estimate, with a warning.
 
         Args:
-            X: rows; NaN = missing, summed out where scores are exact.
+            X: rows; NaN = missing, which is marginalised if scores are exact, else an error.
             orderings: None; an RBM has no orderings.
         """
         check_is_fitted(self, "model_")
@@ -106,7 +106,7 @@ class RBM(BinaryTable, ClassicalEstimator):
             return super().score_samples(X, orderings)
         rows = self._rows(X)
         if np.isnan(rows).any():
-            self._copy()  # refuses
+            self._copy()  # raises the error
         warnings.warn(
             f"the partition function of so large an RBM is estimated: scores are estimates, with a common "
             f"standard error of {self.log_z_stderr_:.2g} nats, and tend to be too high",
@@ -119,27 +119,27 @@ class RBM(BinaryTable, ClassicalEstimator):
         return -energies.cpu().numpy() - self.log_z_
 
     def summary(self, log_probs: Any) -> likelihood.Estimate:
-        """The mean of scores of this model, with its standard errors and whether it is exact.
+        """Mean score with its standard errors, and whether the scores are exact.
 
         Args:
-            log_probs: of rows, from `score_samples`.
+            log_probs: scores of rows, from `score_samples`.
         """
         mean = super().summary(log_probs)
         return mean if self._exact() else replace(mean, exact=False, mc_stderr=self.log_z_stderr_)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, *, given: Given = None) -> Any:
-        """Draws (n_samples, D), exact; of a machine too large for that, states of as many Gibbs chains.
+        """Draws (n_samples, D): exact, or for a large RBM the states of n_samples Gibbs chains.
 
         Args:
-            n_samples: how many rows.
+            n_samples: number of rows.
             random_state: seed of the draws.
-            given: not known to a machine that is too large for exact draws.
+            given: values of known variables; an error for an RBM too large for exact draws.
         """
         check_is_fitted(self, "model_")
         if self._exact():
             return super().sample(n_samples, random_state, given=given)
         if given is not None:
-            self._copy()  # refuses
+            self._copy()  # raises the error
         machine = self.machine().to(torch_device(self.device))
         steps = self._training_options().gibbs_steps
         return self._native(machine.gibbs(checked_count(n_samples), steps, self._generator(random_state)))
@@ -162,21 +162,22 @@ class RBM(BinaryTable, ClassicalEstimator):
             machine = classical.RBM(len(base), self.hidden, generator=generator)
             machine.b.data.copy_(base)
             machines.append(machine.to(problem.device))
-        named: Any = {name: getattr(self, name) for name in ("persistent", "epochs", "batch_size")}
-        named |= asdict(self._training_options()) | {"k": self.cd_steps, "generator": problem.generator()}
-        del named["gibbs_steps"]
+        options: Any = {name: getattr(self, name) for name in ("persistent", "epochs", "batch_size")}
+        options |= asdict(self._training_options()) | {"k": self.cd_steps, "generator": problem.generator()}
+        del options["gibbs_steps"]
         rates = [setting["learning_rate"] for setting in problem.settings]
-        named |= problem.loop() | {"x": problem.train, "valid": problem.valid}
-        trained = classical.contrastive_divergence(machines, learning_rates=rates, **named)
-        small = min(len(base), self.hidden) <= classical.rbm.MOST_UNITS
-        coins = -len(base) * math.log(2)
-        self._partitions = [(each.log_z, each.log_z_stderr) for each in trained]
-        for history in (each.history for each in trained):
-            if (train := history.train_log_likelihood) < coins:
-                worse = f"training rows score {train:.4g} nats, fair coins {coins:.4g}"
-                history.messages.append(f"{worse}: try a smaller learning rate")
-        made = [machine.double().normalised() if small else machine for machine in machines]
-        return list(zip(made, (each.history for each in trained), strict=True))
+        options |= problem.loop() | {"x": problem.train, "valid": problem.valid}
+        results = classical.contrastive_divergence(machines, learning_rates=rates, **options)
+        exact = min(len(base), self.hidden) <= classical.rbm.MOST_UNITS
+        uniform = -len(base) * math.log(2)  # log p of a row of fair coins
+        self._partitions = [(result.log_z, result.log_z_stderr) for result in results]
+        histories = [result.history for result in results]
+        for history in histories:
+            if (train := history.train_log_likelihood) < uniform:
+                scores = f"training rows score {train:.4g} nats, fair coins {uniform:.4g}"
+                history.messages.append(f"{scores}: try a smaller learning rate")
+        densities = [machine.double().normalised() if exact else machine for machine in machines]
+        return list(zip(densities, histories, strict=True))
 
     def _adopt(self, problem: Problem, results: Results) -> None:
         super()._adopt(problem, results)

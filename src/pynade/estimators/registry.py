@@ -1,6 +1,6 @@
-"""Estimators by name: those of pynade, those a user registers, and what saved files call them.
+"""Estimators by name: those of pynade and those that users register; names in saved files.
 
-The name of a model is its class name in lower case; shorter names, presets and older names are aliases.
+The name of a model is its class name in lower case; aliases are shorter names, presets and older names.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Class = TypeVar("Class", bound=type)
 
 
 class Entry(NamedTuple):
-    """A model that users can name."""
+    """An estimator of pynade."""
 
     module: str  # in `pynade.estimators`
-    kind: str  # the class
-    data: str  # what it is for, in words
+    data: str  # the kind of data it is for
+    kind: str  # name of the class
 
 
-_KINDS = {  # classes by module and by what they are for
+_CLASSES = {  # by module and kind of data
     ("tabular", "mixed, with gaps"): ("TabularNADE",),
     ("nades", "binary"): ("NADE", "MADE", "FVSBN"),
     ("nades", "binary, with gaps"): ("DeepNADE", "EoNADE", "BinaryTransformerNADE"),
@@ -36,7 +36,7 @@ _KINDS = {  # classes by module and by what they are for
     ("mixtures", "real, with gaps"): ("Gaussian", "GaussianMixture", "MFA"),
     ("images", "images"): ("ConvNADE", "ImageNADE"),
 }
-MODELS = {kind.lower(): Entry(at, kind, data) for (at, data), some in _KINDS.items() for kind in some}
+MODELS = {kind.lower(): Entry(*key, kind) for key, kinds in _CLASSES.items() for kind in kinds}
 
 #: Other names of models, with the parameters they set.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,11 +62,11 @@ _registered: dict[str, type[DensityEstimator]] = {}
 
 
 def register(part: Class) -> Class:
-    """Make a class of your own known to pynade: an estimator, a net, a family or a density.
+    """Register a user's class with pynade: an estimator, a net, a family or a density.
 
-    An estimator can then be named on the command line (`pynade --import MODULE fit …` imports the module that
-    registers it) and in sweeps, and loaded; a net, a family or a density can be saved and loaded (see
-    `pynade.store.register`). Usable as a decorator.
+    A registered estimator can be loaded, and named in sweeps and on the command line (`pynade --import MODULE
+    fit …` imports the module that registers it); a net, a family or a density can be saved and loaded (see
+    `pynade.store.register`). Can be used as a decorator.
 
     Args:
         part: the class.
@@ -85,15 +85,15 @@ def register(part: Class) -> Class:
 
 
 def names() -> list[str]:
-    """All names of models."""
+    """The names of all models, with aliases and registered estimators."""
     return [*MODELS, *ALIASES, *_registered]
 
 
 def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
-    """The class of a name, and the parameters that the name sets.
+    """The class of a model name, and the parameters that the name presets.
 
     Args:
-        name: a name or an alias; a ValueError about any other has the nearest known name.
+        name: a name or an alias; the ValueError for an unknown one suggests the closest known name.
 
     Example:
         >>> estimator_class("made-e")[0].__name__, estimator_class("made-e")[1]
@@ -105,30 +105,30 @@ def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
     if base in MODELS:
         module = import_module(f"pynade.estimators.{MODELS[base].module}")
         return getattr(module, MODELS[base].kind), preset
-    raise ValueError(f"unknown model {name!r}{nearest(name, names())}")
+    raise ValueError(f"unknown model {name!r}{suggest(name, names())}")
 
 
 def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
-    """An unfitted estimator; options of training may be given like any other parameter.
+    """An unfitted estimator; options of training are passed like any other parameter.
 
     Args:
-        model: a name of `names`; a ValueError about any other has the nearest known name.
-        parameters: by name (likewise), older names too; what is not given takes its default.
+        model: one of `names()`; the ValueError for an unknown name suggests the closest known one.
+        parameters: values by name or older name; the others have their defaults.
 
     Example:
         >>> estimator_named("nade", {"hidden": 10, "momentum": 0.9}).training
         {'momentum': 0.9}
     """
     kind, preset = estimator_class(model)
-    given = preset | {PARAMETERS.get(name, name): value for name, value in parameters.items()}
+    values = preset | {PARAMETERS.get(name, name): value for name, value in parameters.items()}
     known = [f.name for part in (kind, kind._options) if part is not None for f in fields(part) if f.init]
-    for name in given:
+    for name in values:
         if name not in known:
-            raise ValueError(f"model {model!r} has no parameter {name!r}{nearest(name, known)}")
-    return kind().set_params(**given)
+            raise ValueError(f"model {model!r} has no parameter {name!r}{suggest(name, known)}")
+    return kind().set_params(**values)
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, and all of them."""
+def suggest(name: str, known: list[str]) -> str:
+    """The end of an error message about an unknown name: the closest known name, and all known names."""
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     return (f": did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(known)})"

@@ -27,10 +27,10 @@ from pynade.estimators.modules import (
     torch,
     training,
 )
-from pynade.estimators.net import OWN
+from pynade.estimators.net import TRAINING_PARAMETERS
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import Orders
-from pynade.estimators.table_questions import AT_ONCE, TableQuestions
+from pynade.estimators.table_questions import ROWS_PER_PASS, TableQuestions
 from pynade.tables.frames import native_frame
 from pynade.tables.large import FileTable, Progress
 from pynade.tables.registry import Place
@@ -103,7 +103,7 @@ class TabularNADE(TableQuestions):
         """Codes of a table; fitting finds out its schema."""
         fitting, columns = options.get("fitting", False), options.get("columns")
         streamed = isinstance(X, FileTable)
-        X = X if streamed else self._checked(X, fitting)
+        X = X if streamed else self._check_table(X, fitting)
         if not fitting:
             return self.schema_.encode(X)[0]
         frame: Any = X if streamed else native_frame(X, columns)[0]
@@ -134,7 +134,7 @@ class TabularNADE(TableQuestions):
         return FileTable(data, self.missing, self.drop, fraction, progress)
 
     @contextmanager
-    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> Iterator[Any]:
+    def _open_data(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> Iterator[Any]:
         if isinstance(X, str | PathLike):
             X = self._files(X, held=X_valid is None)
             X = X.read() if X.fits(self.stream_above) else X
@@ -146,7 +146,7 @@ class TabularNADE(TableQuestions):
 
     def options(self) -> Gradient:
         """All options of training; those that are None follow from the numbers of rows and columns."""
-        own = {name: getattr(self, name) for name in OWN}
+        own = {name: getattr(self, name) for name in TRAINING_PARAMETERS}
         training, n = asdict(self._training_options()), getattr(self, "n_rows_", 1000)
         if own["batch_size"] is None:
             most = self._default("batch_size")
@@ -218,7 +218,7 @@ class TabularNADE(TableQuestions):
             self.independent_ = alone.eta.detach().tolist()
             some = train if valid is None else valid
             few = int(np.clip(200_000 // some.shape[1] ** 2, 10, 500))  # a row takes D passes of D outputs
-            apart = self._spread(some[~np.isnan(some).any(1)][:few], 8)
+            apart = self._score_deviations(some[~np.isnan(some).any(1)][:few], 8)
             self.disagreement_ = float(apart.mean()) if len(apart) else None
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
@@ -306,8 +306,8 @@ class TabularNADE(TableQuestions):
             density: everything as a density (probabilities over the resolution of their column), to compare
                 with other tools.
         """
-        codes, offsets = self.schema_.encode(self._checked(X), density)
-        return evaluation.exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
+        codes, offsets = self.schema_.encode(self._check_table(X), density)
+        return evaluation.exact_scores(self._get_model(), codes, self.orderings(orderings)) + offsets.sum(1)
 
     def gain(self, X: Any) -> np.ndarray:
         """How much better each row is scored than by independent columns, in nats: (N,).
@@ -325,12 +325,16 @@ class TabularNADE(TableQuestions):
         Args:
             X, orderings, density: as in `score_samples`.
         """
-        codes, offsets = self.schema_.encode(self._checked(X), density)
-        exact = evaluation.exact_scores(self._ready(), codes, self.orderings(orderings))
-        own = exact if orderings is None else evaluation.exact_scores(self._ready(), codes, self.orderings())
+        codes, offsets = self.schema_.encode(self._check_table(X), density)
+        exact = evaluation.exact_scores(self._get_model(), codes, self.orderings(orderings))
+        own = (
+            exact
+            if orderings is None
+            else evaluation.exact_scores(self._get_model(), codes, self.orderings())
+        )
         family, alone = copy.deepcopy(self.model_.family).double(), []
         eta = torch.tensor(self.independent_, dtype=torch.float64)
-        for x in torch.as_tensor(codes).split(AT_ONCE):
+        for x in torch.as_tensor(codes).split(ROWS_PER_PASS):
             log_p = family.log_prob(x.nan_to_num(), eta.expand(len(x), -1, -1))
             alone.append(log_p.masked_fill(x.isnan(), 0.0).sum(1))
         return exact + offsets.sum(1), own - torch.cat(alone).numpy()

@@ -1,4 +1,4 @@
-"""What a family is: one-dimensional distributions for all D variables at once, given parameters eta."""
+"""Base class of families: one-dimensional distributions of all D variables, given parameters eta."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Generator, Tensor, nn
 
 from pynade.arguments import Part
 
-Draw = Callable[[Tensor | None], Tensor]  # rows of a NADE, from noise
+Draw = Callable[[Tensor | None], Tensor]  # a function from noise to rows of a NADE
 
 
 class Family(Part, ABC):
-    """Abstract one-dimensional distribution of every variable: its domain, and what eta means.
+    """Abstract one-dimensional distribution of each variable: its domain, and its parameters eta.
 
-    Data x are (B, D), features (what a net sees of x) are (B, D, F), eta is (B, D, P). Where a stepper is at
-    one variable of each row, the same methods take x (G, N), eta (G, N, P) and `i`, the variable each row is
-    at, broadcast against x. Constants of variables that differ are looked up by `i`; None means all D of
-    them, in the last axis.
+    Data x are (B, D), features (the inputs of a net) are (B, D, F), eta is (B, D, P). For one variable of
+    each row, as in the steps of a net, the methods take x (G, N), eta (G, N, P) and the variables' indexes
+    `i`, which broadcast against x and select the constants of these variables. None stands for all D
+    variables, in the last axis.
 
     Attributes:
-        n_params: P, parameters per variable (the largest number, where variables differ).
+        n_params: P, parameters per variable (the maximum, if variables differ).
         n_features: F, input features per variable.
-        discrete: whether the best guess is a mode; if not, it is a mean. None: whether `best_guess` differs
-            from `mean`.
+        discrete: whether the best guess is the mode; otherwise it is the mean. None: the mode if and only if
+            `best_guess` differs from `mean`.
         affine: whether `to_data` is affine, so that it maps means to means.
     """
 
@@ -39,10 +39,10 @@ class Family(Part, ABC):
 
     @abstractmethod
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError in one sentence if `x` has values outside the domain."""
+        """Raise a ValueError if `x` has values outside the domain."""
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Features a net sees: (…) -> (…, F); the value itself, unless a family does otherwise."""
+        """Input features of a net: (…) -> (…, F); by default the value itself."""
         return x.unsqueeze(-1)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Family(Part, ABC):
         """Expected value: (…, P) -> (…)."""
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The value to fill in, (…, P) -> (…): the mean of a real variable, the mode of a discrete one."""
+        """The value for imputation, (…, P) -> (…): mean of a real variable, mode of a discrete one."""
         return self.mean(eta, i)
 
     @abstractmethod
@@ -71,24 +71,24 @@ class Family(Part, ABC):
 
     @abstractmethod
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Eta (D, P) of the best constant prediction for data x (N, D): a net's initial output bias."""
+        """Eta (D, P) of the marginal distributions of data x (N, D), the initial output bias of a net."""
 
     def fit_constants(self, x: Tensor) -> None:
-        """Initialise parameters that are no outputs of a net from data x (N, D), NaN = missing."""
+        """Initialise parameters of the family itself from data x (N, D), NaN = missing."""
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
-        """x (B, D) with every cell that is not to be kept (missing, say) at some value of the domain."""
+        """x (B, D) with cells outside the mask `keep`, such as missing ones, set to a value of the domain."""
         return torch.where(keep, x, 0)
 
     @property
     def inner(self) -> Family:
-        """The family of the variables a model computes with: this one, unless it transforms another."""
+        """The family in whose variables a model computes: the base of a transformed family, or this one."""
         return self
 
     def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
-        """The inner family, the values y (B, D) of its variables in `dtype`, and log dy/dx of each, if any.
+        """The inner family, its values y (B, D) in `dtype`, and log dy/dx of each value (None for y = x).
 
-        A map acts in the type of x: float64 data far from zero lose their location before they are rounded.
+        A map is computed in the dtype of x, so that float64 data far from zero are centred before rounding.
         """
         return self, x.to(dtype), None
 
@@ -97,36 +97,36 @@ class Family(Part, ABC):
         return y
 
     def best_guess_from_draws(self, values: Tensor, means: Tensor, weights: Tensor) -> Tensor:
-        """Each variable's mode (discrete) or mean (real) under M weighted draws: (B, M, D) -> (B, D).
+        """Mode (discrete) or mean (real) of each variable over M weighted draws: (B, M, D) -> (B, D).
 
         Args:
             values: the draws, (B, M, D).
-            means: the expected value of a cell under its draw, where that is known, else the value itself.
-            weights: (B, M), they sum to one in each row.
+            means: conditional mean of each cell in its draw if known, else its value; (B, M, D).
+            weights: (B, M), with sum 1 in each row.
         """
         weights = weights.unsqueeze(-1)
         if not (self._has_modes(means) if self.discrete is None else self.discrete):
             return (weights * means).sum(1).to(values.dtype)
-        most = weights.new_full(values[:, 0].shape, -1.0)
+        largest = weights.new_full(values[:, 0].shape, -1.0)
         guess = torch.zeros_like(values[:, 0])
         for level in values.unique():
-            share = (weights * (values == level)).sum(1)
-            guess, most = torch.where(share > most, level, guess), torch.maximum(share, most)
+            weight = (weights * (values == level)).sum(1)
+            guess, largest = torch.where(weight > largest, level, guess), torch.maximum(weight, largest)
         return guess
 
     def _has_modes(self, like: Tensor) -> bool:
-        """Whether `best_guess` is something else than `mean`, at some eta."""
+        """Whether `best_guess` differs from `mean` for any of 64 random eta."""
         eta = torch.randn(64, self.n_params, generator=torch.Generator().manual_seed(0)).to(like)
-        first = torch.zeros(64, dtype=torch.long, device=like.device)  # a variable that every model has
+        first = torch.zeros(64, dtype=torch.long, device=like.device)  # index of the first variable
         guess, mean = self.best_guess(eta, first), self.mean(eta, first)
         return not torch.allclose(guess, mean, rtol=1e-3, atol=1e-3, equal_nan=True)
 
     def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
-        """Rows (B, D) of a NADE, one feature per variable, by a compiled loop; None: there is no such loop.
+        """Rows (B, D) of a NADE by a compiled loop; None if there is none for this family.
 
         Args:
-            draw: the loop: mixtures from noise (B, D), binary rows from None (see `pynade.kernels.sample`).
-            like: a tensor of the shape and type of the rows.
+            draw: the loop: takes noise (B, D) for mixtures, None for binary rows (`pynade.kernels.sample`).
+            like: a tensor with the shape and dtype of the rows.
             generator: source of the noise.
         """
         return None
@@ -136,7 +136,7 @@ class Family(Part, ABC):
 class Conditional:
     """The distribution of one variable given others.
 
-    Its functions take a number and return a float, or take an array (a sequence) and return an array.
+    Its methods take a number and return a float, or take an array (a sequence) and return an array.
 
     Example:
         >>> from pynade.families import Gaussian
@@ -155,9 +155,9 @@ class Conditional:
 
     def log_prob(self, value: Any) -> Any:
         """Log-probability (of a discrete variable) or log-density, in nats, at each value."""
-        x = self._numbers(value, "a value")
+        x = self._to_tensor(value, "a value")
         self.family.check(x.flatten()[:, None])
-        return self._each(self.family.log_prob, x)
+        return self._evaluate(self.family.log_prob, x)
 
     def pmf(self, value: Any) -> Any:
         """Probability or density at each value (also called `pdf`)."""
@@ -168,27 +168,27 @@ class Conditional:
 
     def cdf(self, value: Any) -> Any:
         """P(X <= value), at each value."""
-        return self._each(self.family.cdf, self._numbers(value, "a value"))
+        return self._evaluate(self.family.cdf, self._to_tensor(value, "a value"))
 
     def quantile(self, q: Any) -> Any:
         """Smallest value whose cdf is at least q, for each probability q."""
-        x = self._numbers(q, "a probability")
-        outside = ~((x >= 0) & (x <= 1))
-        if outside.any():
-            raise ValueError(f"a quantile needs q between 0 and 1, not {x[outside][0].item():g}")
-        return self._each(self.family.quantile, x)
+        x = self._to_tensor(q, "a probability")
+        invalid = ~((x >= 0) & (x <= 1))
+        if invalid.any():
+            raise ValueError(f"a quantile needs q between 0 and 1, not {x[invalid][0].item():g}")
+        return self._evaluate(self.family.quantile, x)
 
     def sample(self, n: int = 1, generator: Generator | None = None) -> Tensor:
-        """n draws (n,), with the randomness of the generator."""
+        """n draws (n,)."""
         return self.family.sample(self.eta.expand(n, -1), self.i.expand(n), generator)
 
-    def _numbers(self, values: Any, what: str) -> Tensor:
+    def _to_tensor(self, values: Any, what: str) -> Tensor:
         try:
             return torch.from_numpy(np.asarray(values, dtype=np.float64).copy()).to(self.eta)
         except (TypeError, ValueError):
             raise TypeError(f"{what} must be a number or an array of numbers, not {values!r}") from None
 
-    def _each(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor) -> Any:
+    def _evaluate(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor) -> Any:
         n = x.numel()
         with torch.no_grad():
             y = function(x.reshape(n), self.eta.expand(n, -1), self.i.expand(n))
@@ -196,7 +196,7 @@ class Conditional:
 
 
 class KeepsTypes(nn.Module):
-    """A part whose buffers keep their type when a model is converted: maps in float64 lose no digits."""
+    """Mixin for modules whose buffers keep their dtype when a model is converted (maps stay in float64)."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         before: Any = dict(self._buffers)
@@ -206,14 +206,14 @@ class KeepsTypes(nn.Module):
 
 
 def at(constants: Tensor, i: Tensor | None) -> Tensor:
-    """Constants (D, …) of all variables, or those of the variables i."""
+    """The constants (D, …) of all variables, or of the variables i."""
     return constants if i is None else constants[i]
 
 
 def refuse(x: Tensor, wrong: Tensor, rule: str) -> None:
-    """Raise a ValueError that states the rule and names the first wrong cell of x (B, D), if there is one."""
+    """Raise a ValueError with the rule and the first cell of x (B, D) in the mask `wrong`, if any."""
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         value = x[row, column].item()
-        what = "missing or not a number" if value != value else f"{value:g}"
-        raise ValueError(f"{rule}, but row {row}, column {column} is {what}")
+        text = "missing or not a number" if value != value else f"{value:g}"
+        raise ValueError(f"{rule}, but row {row}, column {column} is {text}")

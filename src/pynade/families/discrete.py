@@ -1,4 +1,4 @@
-"""Variables with a few values: Bernoulli (eta is a logit) and categorical (eta holds all of them)."""
+"""Discrete variables: Bernoulli (eta is one logit) and categorical (eta has a logit for every level)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Draw, Family, refuse
-from pynade.families.real import drawn, pick
+from pynade.families.real import choose, random_like
 
 
 class Bernoulli(Family):
     """x in {0, 1}, p(x = 1) = sigm(eta) (eq. 2).
 
-    Nothing is clamped: a logit of ±40 is a probability of e⁻⁴⁰, not of some floor.
+    Probabilities are not clamped: a logit of -40 is a probability of e⁻⁴⁰.
 
     Example:
         >>> family = Bernoulli()
@@ -29,16 +29,16 @@ class Bernoulli(Family):
         refuse(x, (x != 0) & (x != 1), "a Bernoulli model needs values that are exactly 0 or 1")
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
-        signed = (2 * x.to(eta.dtype) - 1) * eta[..., 0]  # (bytes would wrap)
-        if signed.is_cuda:  # where logsigmoid does not support two vmaps
+        """log sigm(eta) for x = 1 and log sigm(-eta) for x = 0, without loss of digits for large logits."""
+        signed = (2 * x.to(eta.dtype) - 1) * eta[..., 0]  # (x may be uint8, which would overflow)
+        if signed.is_cuda:  # logsigmoid on CUDA does not support nested vmap
             return -functional.softplus(-signed, threshold=50)
-        return functional.logsigmoid(signed)  # (softplus would round the last numbers of a batch otherwise)
+        return functional.logsigmoid(signed)  # (softplus on a CPU rounds differently at the end of a batch)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """1 with probability sigm(eta)."""
         p = self.mean(eta)
-        return (drawn(torch.rand, p, generator) < p).to(p.dtype)
+        return (random_like(torch.rand, p, generator) < p).to(p.dtype)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """p(x = 1)."""
@@ -66,7 +66,7 @@ class Bernoulli(Family):
         return (q > torch.sigmoid(-eta[..., 0])).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Logits of the column means, each with one imaginary 0 and one imaginary 1 added (NaN: no row)."""
+        """Logits of the column means with one pseudo-count for 0 and for 1 (NaN is ignored)."""
         known = len(x) - torch.isnan(x).sum(0)
         return torch.logit((x.nansum(0, dtype=torch.float64) + 1) / (known + 2)).unsqueeze(-1)
 
@@ -76,8 +76,8 @@ class Categorical(Family):
 
     Args:
         n_levels: L; P = L.
-        one_hot: a net sees an indicator for every level, F = L, as if the levels had no order. False shows it
-            the number x / (L - 1), F = 1, which suits grey levels.
+        one_hot: the input of a net is an indicator of each level, F = L, for levels without an order. False:
+            it is the number x / (L - 1), F = 1, which suits grey levels.
 
     Example:
         >>> family = Categorical(4)
@@ -111,8 +111,8 @@ class Categorical(Family):
         return eta.log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """The level whose share of [0, 1] a uniform number falls into."""
-        return pick(eta.softmax(-1), generator).to(eta.dtype)
+        """A level with probability softmax(eta), by inversion of a uniform number."""
+        return choose(eta.softmax(-1), generator).to(eta.dtype)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ l p(x = l)."""
@@ -129,14 +129,14 @@ class Categorical(Family):
         return self._below(eta).gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The first level up to which there is a share of q."""
+        """The first level whose cdf is at least q."""
         return (self._below(eta)[..., 1:-1] < q.unsqueeze(-1)).sum(-1).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Log-shares of the levels in each column, each level with one imaginary row added (NaN: no row)."""
-        first = self.n_levels * torch.arange(x.shape[1], device=x.device)  # place of a column's counts
-        places = (first + x.nan_to_num(0).long())[~torch.isnan(x)]
-        counts = torch.bincount(places, minlength=x.shape[1] * self.n_levels).double() + 1
+        """Log-frequencies of the levels in each column, with one pseudo-count per level (NaN is ignored)."""
+        first = self.n_levels * torch.arange(x.shape[1], device=x.device)  # index of a column's first count
+        indexes = (first + x.nan_to_num(0).long())[~torch.isnan(x)]
+        counts = torch.bincount(indexes, minlength=x.shape[1] * self.n_levels).double() + 1
         return counts.view(-1, self.n_levels).log().log_softmax(-1)
 
     @staticmethod
@@ -147,15 +147,15 @@ class Categorical(Family):
 
 
 def check_levels(levels: int) -> None:
-    """A discrete variable has at least two levels."""
+    """Raise a ValueError for fewer than two levels."""
     if levels < 2:
         raise ValueError(f"a discrete variable needs at least 2 levels, not {levels}")
 
 
 def check_whole(x: Tensor, levels: int, name: str) -> None:
-    """Raise a ValueError that names the first cell which is no whole number from 0 to levels - 1."""
-    x = x if x.is_floating_point() else x.int()  # in 8 bits, 256 would be 0
-    wrong = ~((x >= 0) & (x < levels))  # NaN too
+    """Raise a ValueError that names the first cell that is not a whole number from 0 to levels - 1."""
+    x = x if x.is_floating_point() else x.int()  # (256 would overflow in uint8)
+    wrong = ~((x >= 0) & (x < levels))  # also NaN
     if x.is_floating_point():
         wrong |= x != x.round()
     refuse(x, wrong, f"a {name} model with {levels} levels needs whole numbers from 0 to {levels - 1}")

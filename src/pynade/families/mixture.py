@@ -1,4 +1,4 @@
-"""Mixtures of K one-dimensional distributions: RNADE-MoG and its relatives, on real numbers and on levels."""
+"""Mixtures of K one-dimensional distributions of real numbers (RNADE-MoG, …) and of grey levels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from torch.nn import functional
 
 from pynade.families.base import Draw
 from pynade.families.discrete import check_levels, check_whole
-from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
+from pynade.families.real import (
+    LAPLACE,
+    LOGISTIC,
+    NORMAL,
+    Function,
+    Real,
+    Standard,
+    choose,
+    integrate,
+    moments,
+)
 from pynade.kernels import backends
 
-FAR = 1e30  # ends of the lowest and the highest level
-WITHIN = 0.25  # share of a column's variance that the initial components have
+INFINITE = 1e30  # stands for infinity, as the outer ends of the lowest and the highest level
+COMPONENT_VARIANCE = 0.25  # initial variance of each component, as a share of the column's variance
 
 
 class MixtureFamily(Real):
@@ -24,8 +34,8 @@ class MixtureFamily(Real):
     RNADE-outputs-pi, -mu, -sigma).
 
     Attributes:
-        fused: on the CPU the log-density is one pass of compiled code, which has first derivatives only;
-            False is plain torch.
+        fused: compute the log-density on a CPU by compiled code, which supports first derivatives only;
+            False uses torch.
     """
 
     standard: Standard
@@ -66,14 +76,14 @@ class MixtureFamily(Real):
         return torch.logsumexp(each, -1) + self.standard.log_constant
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """A component is drawn, then a value from it."""
+        """Draw a component, then a value from it."""
         pi, mu, sigma = self.parameters_of(eta)
-        which = pick(pi, generator).unsqueeze(-1)
-        mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
+        component = choose(pi, generator).unsqueeze(-1)
+        mu, sigma = mu.gather(-1, component)[..., 0], sigma.gather(-1, component)[..., 0]
         return mu + sigma * self.standard.noise(mu, generator)
 
     def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
-        """By a compiled loop, which has no smallest scale."""
+        """Rows by a compiled loop, which does not support `sigma_floor`."""
         if self.sigma_floor or type(self).sample is not MixtureFamily.sample:
             return None
         return draw(self.standard.noise(like, generator))
@@ -89,32 +99,32 @@ class MixtureFamily(Real):
         return (pi * self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)).sum(-1).clamp(max=1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """By bisection between the lowest and the highest of the components' quantiles, in float64."""
+        """By bisection between the smallest and the largest quantile of the components, in float64."""
         exact, level = eta.double(), q.double()
         _, mu, sigma = self.parameters_of(exact)
-        each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
-        low, high = each.amin(-1), each.amax(-1)
+        quantiles = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
+        low, high = quantiles.amin(-1), quantiles.amax(-1)
         for _ in range(100):
-            middle = low + 0.5 * (high - low)  # NaN where both are infinite, which leaves `high` as it is
-            enough = self.cdf(middle, exact) >= level
-            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+            middle = low + 0.5 * (high - low)  # NaN if both are infinite, which keeps `high`
+            reached = self.cdf(middle, exact) >= level
+            low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
         return high.to(eta.dtype)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
         pi, mu, sigma = (part.movedim(-1, 0) for part in self.parameters_of(eta.double()))  # (K, …)
-        each = expected(function, lambda u: mu + sigma * self.standard.quantile(mu.new_tensor(u)))
+        each = integrate(function, lambda u: mu + sigma * self.standard.quantile(mu.new_tensor(u)))
         return (pi * each).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Components of equal weights and scales, with the mean and variance of each column (NaN: no row)."""
-        return self._spread(*moments(x))
+        """Equal weights and scales, with the mean and variance of each column (NaN is ignored)."""
+        return self._eta_from_moments(*moments(x))
 
-    def _spread(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Eta (D, P) of components at normal quantiles, with these moments (D,) of each column together."""
+    def _eta_from_moments(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Eta (D, P) of mixtures with these moments (D,), whose components are at normal quantiles."""
         k = self.n_components
         grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=mean.device) + 0.5) / k)
-        within = WITHIN if k > 1 else 1.0
+        within = COMPONENT_VARIANCE if k > 1 else 1.0
         if k > 1:
             grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
         mu = mean[:, None] + deviation[:, None] * grid
@@ -127,7 +137,7 @@ class MixtureOfGaussians(MixtureFamily):
 
     Args:
         n_components: K.
-        sigma_floor, scale_mean_gradient: as of `Real`, of every component.
+        sigma_floor, scale_mean_gradient: as for `Real`, for every component.
 
     Example:
         >>> family = MixtureOfGaussians(2)
@@ -162,12 +172,12 @@ class MixtureOfLogistics(MixtureFamily):
 
 
 def interval_log_prob(ends: tuple[Tensor, Tensor, Tensor], parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Log of the probability of intervals under mixtures of logistics, finite for any interval.
+    """Log-probability of intervals under mixtures of logistics, finite for any interval.
 
     sigm(b) - sigm(a) = sigm(b) sigm(-a) (1 - exp(a - b)), whose logarithm loses no digits.
 
     Args:
-        ends: a, b and the width, which may be too small to show in b - a; each (…).
+        ends: a, b and the width (b - a may be lost in rounding), each (…).
         parts: logits of pi, mu and log sigma, each (…, K).
     """
     a, b, width = (end.unsqueeze(-1) for end in ends)
@@ -182,8 +192,8 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
         p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
-    where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
-    all that lies below it and the highest all that lies above. Eta is as of `MixtureOfLogistics`.
+    where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The interval of the lowest
+    level extends to minus infinity, that of the highest to infinity. Eta is as for `MixtureOfLogistics`.
 
     Args:
         n_components: K.
@@ -213,25 +223,25 @@ class DiscretisedLogistic(MixtureOfLogistics):
         return x.unsqueeze(-1) / (self.levels - 1)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Log of the sum over components of the mass of x's interval."""
+        """Log-probability of the interval of x."""
         top, half = self.levels - 1, 1 / (self.levels - 1)
         v = 2 * x / top - 1
-        a, b = torch.where(x <= 0, -FAR, v - half), torch.where(x >= top, FAR, v + half)
-        width = torch.where((x <= 0) | (x >= top), torch.full_like(v, FAR), 2 * half)
+        a, b = torch.where(x <= 0, -INFINITE, v - half), torch.where(x >= top, INFINITE, v + half)
+        width = torch.where((x <= 0) | (x >= top), torch.full_like(v, INFINITE), 2 * half)
         return interval_log_prob((a, b, width), self._parts(eta))
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """A draw of the mixture, rounded to the nearest level."""
+        """A draw from the mixture, rounded to the nearest level."""
         v = super().sample(eta, i, generator)
         return ((v + 1) / 2 * (self.levels - 1)).round().clamp(0, self.levels - 1)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Σ_l P(X > l), over the levels one by one."""
+        """Σ_l P(X > l), one level at a time."""
         levels = (torch.full_like(eta[..., 0], level) for level in range(self.levels - 1))
         return sum((1 - self.cdf(level, eta, i) for level in levels), torch.zeros_like(eta[..., 0]))
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The likeliest level (the lowest of several), found by computing all of them."""
+        """The likeliest level (the lowest of equals), by evaluating all levels."""
         best = torch.full_like(eta[..., 0], -math.inf)
         guess = torch.zeros_like(best)
         for level in range(self.levels):
@@ -240,21 +250,21 @@ class DiscretisedLogistic(MixtureOfLogistics):
         return guess
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Σ pi_c sigm((v + w - mu_c) / s_c) at the level below or at x; 1 from the highest on."""
+        """Σ pi_c sigm((v + w - mu_c) / s_c) at the largest level up to x; 1 from the highest level on."""
         level, top = x.floor(), self.levels - 1
         below = super().cdf((2 * level + 1) / top - 1, eta)
         return torch.where(level < 0, 0, torch.where(level >= top, 1, below))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The first level up to which there is a share of q, by halving."""
+        """The first level whose cdf is at least q, by bisection."""
         low, high = torch.full_like(q, -1.0), torch.full_like(q, self.levels - 1.0)
         for _ in range(self.levels.bit_length()):
             middle = ((low + high) / 2).floor()
-            enough = (self.cdf(middle, eta, i) >= q) & (middle >= 0)
-            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+            reached = (self.cdf(middle, eta, i) >= q) & (middle >= 0)
+            low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
         return high.to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """As of the mixture; a column without spread is given a scale of one level."""
+        """As for the mixture; a constant column gets a scale of one level."""
         (mean, deviation), unit = moments(x), 2 / (self.levels - 1)
-        return self._spread(mean * unit - 1, deviation * unit)
+        return self._eta_from_moments(mean * unit - 1, deviation * unit)

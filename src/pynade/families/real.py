@@ -23,9 +23,9 @@ class Real(Family):
     """Abstract distribution of a real variable with a location and a scale.
 
     Args:
-        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw). It changes likelihoods.
-        scale_mean_gradient: multiply the gradient of every location by its scale, as the paper found useful
-            with stochastic gradient descent (section "RNADE"). Values do not change.
+        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw). Changes the likelihood.
+        scale_mean_gradient: multiply the gradient of every location by its scale, which the paper advises
+            for stochastic gradient descent (section "RNADE"). Does not change the likelihood.
     """
 
     discrete = False
@@ -37,26 +37,26 @@ class Real(Family):
         self.sigma_floor, self.scale_mean_gradient = float(sigma_floor), bool(scale_mean_gradient)
 
     def check(self, x: Tensor) -> None:
-        """Every value must be a finite number, of a size whose square is one."""
+        """Every value must be a finite number with a finite square."""
         refuse(x, ~torch.isfinite(x), f"a {type(self).__name__} model needs finite numbers")
         rule = f"a {type(self).__name__} model needs numbers of at most {LARGEST:g} in size"
         refuse(x, x.abs() > LARGEST, rule)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """E[function(X)] by an integral over quantiles, without tails beyond 1e-16: (…, P) -> (…)."""
-        exact = eta.double()  # in float32 a probability near 1 would round to it
+        exact = eta.double()  # in float32 probabilities near 1 would round to 1
         like = exact[..., 0]
-        return expected(function, lambda u: self.quantile(torch.full_like(like, u), exact, i)).to(eta.dtype)
+        return integrate(function, lambda u: self.quantile(torch.full_like(like, u), exact, i)).to(eta.dtype)
 
     def log_scale(self, raw: Tensor) -> Tensor:
-        """Log sigma from a net's output: log(floor + exp(raw)), whatever their sizes."""
+        """Log sigma from a net's output: log(floor + exp(raw)), without overflow."""
         if self.sigma_floor == 0:
             return raw
         log_floor = math.log(self.sigma_floor)
         return log_floor + softplus(raw - log_floor, threshold=40)
 
     def raw_scale(self, scale: Tensor) -> Tensor:
-        """The output of a net whose sigma is `scale`; where the floor forbids it, sigma is 1.001 floors."""
+        """The inverse of `log_scale`, from sigma; a sigma below 1.001 times the floor is raised to that."""
         return torch.log((scale - self.sigma_floor).clamp(min=1e-3 * self.sigma_floor))
 
     def standardise(self, x: Tensor, loc: Tensor, log_scale: Tensor) -> Tensor:
@@ -64,18 +64,18 @@ class Real(Family):
         if not self.scale_mean_gradient:
             return (x - loc) * torch.exp(-log_scale)
         fixed = loc.detach()
-        return (x - fixed) * torch.exp(-log_scale) + (fixed - loc)  # what is added is exactly zero
+        return (x - fixed) * torch.exp(-log_scale) + (fixed - loc)  # the second term is exactly zero
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A distribution with location 0 and scale 1, used by itself and by mixtures of K of them.
+    """A distribution with location 0 and scale 1, alone or as a component of mixtures.
 
-    Functions act on each element, and are finite in value and gradient for |z| up to 1e12 in float32.
+    The functions act elementwise; values and gradients are finite for |z| up to 1e12 in float32.
     """
 
-    name: str  # by which compiled loops know it
-    log_kernel: Function  # the log-density without its constant, which a sum over components adds once
+    name: str  # its name in the compiled code
+    log_kernel: Function  # the log-density without its constant
     log_constant: float  # the log-density is `log_kernel(z) + log_constant`
     cdf: Function  # P(Z <= z)
     quantile: Function  # inverse of the cdf; infinite at 0 and 1
@@ -84,8 +84,8 @@ class Standard:
     def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Independent draws of the shape, dtype and device of `like`."""
         if self is NORMAL:
-            return drawn(torch.randn, like, generator)
-        return self.quantile(uniforms(like, generator))
+            return random_like(torch.randn, like, generator)
+        return self.quantile(uniform_like(like, generator))
 
 
 NORMAL = Standard(
@@ -104,39 +104,39 @@ LOGISTIC = Standard(  # its kernel is log sigm(z) + log sigm(-z), with one logar
 )
 
 
-def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
+def uniform_like(like: Tensor, generator: Generator | None) -> Tensor:
     """Uniform draws strictly between 0 and 1, of the shape, dtype and device of `like`."""
-    return drawn(torch.rand, like, generator).clamp_(min=torch.finfo(like.dtype).eps / 4)
+    return random_like(torch.rand, like, generator).clamp_(min=torch.finfo(like.dtype).eps / 4)
 
 
-def drawn(draw: Callable[..., Tensor], like: Tensor, generator: Generator | None) -> Tensor:
-    """Random numbers of the shape and dtype of `like`, made on the generator's device and moved to it."""
+def random_like(draw: Callable[..., Tensor], like: Tensor, generator: Generator | None) -> Tensor:
+    """Random numbers of the shape, dtype and device of `like`, generated on the generator's device."""
     device = like.device if generator is None else generator.device
     return draw(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
-def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
-    """Which of K outcomes a uniform number selects, (…, K) -> (…)."""
+def choose(probabilities: Tensor, generator: Generator | None) -> Tensor:
+    """Indexes drawn with these probabilities, by inversion of uniform numbers: (…, K) -> (…)."""
     edges = probabilities.cumsum(-1)
-    u = uniforms(edges[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
+    u = uniform_like(edges[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
     return (edges[..., :-1] < u).sum(-1)
 
 
 def moments(x: Tensor, absolute: bool = False) -> tuple[Tensor, Tensor]:
-    """Mean and population deviation of each column in float64, or median and mean absolute deviation.
+    """Mean and standard deviation of each column in float64, or median and mean absolute deviation.
 
-    NaN is missing. A column without a value has mean 0, one without spread deviation 1.
+    NaN is ignored. A column without any value has mean 0; the deviation of a constant column is set to 1.
     """
     x = x.double()
     center = (x.nanmedian(0).values if absolute else x.nanmean(0)).nan_to_num(0.0)
-    apart = (x - center).abs()
-    deviation = apart.nanmean(0) if absolute else apart.square().nanmean(0).sqrt()
-    spread = deviation > 1e-12 * center.abs()  # False for NaN too
-    return center, torch.where(spread, deviation, torch.ones_like(deviation))
+    distance = (x - center).abs()
+    deviation = distance.nanmean(0) if absolute else distance.square().nanmean(0).sqrt()
+    varies = deviation > 1e-12 * center.abs()  # also False for NaN
+    return center, torch.where(varies, deviation, torch.ones_like(deviation))
 
 
-def expected(function: Function, quantile: Callable[[float], Tensor]) -> Tensor:
-    """∫ function(quantile(u)) du by a trapezoid rule in t with u = Φ(t), whose weights are φ(t)."""
+def integrate(function: Function, quantile: Callable[[float], Tensor]) -> Tensor:
+    """∫ function(quantile(u)) du over (0, 1), by the trapezoidal rule in t with u = Φ(t) and weights φ(t)."""
     t = torch.arange(-131, 132, dtype=torch.float64) / 16
     weights = torch.exp(-0.5 * t.square())
     nodes = zip(ndtr(t).tolist(), (weights / weights.sum()).tolist(), strict=True)
@@ -144,7 +144,7 @@ def expected(function: Function, quantile: Callable[[float], Tensor]) -> Tensor:
 
 
 class LocationScale(Real):
-    """Abstract X = mu + sigma Z: eta is (mu, log sigma) and the parameters of Z's shape, if it has any."""
+    """Abstract X = mu + sigma Z: eta is (mu, log sigma), followed by the shape parameters of Z, if any."""
 
     standard: Standard = NORMAL
     n_params = 2
@@ -157,46 +157,46 @@ class LocationScale(Real):
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """mu + sigma Z."""
         mu, log_sigma, *shape = self._parts(eta, i)
-        return mu + torch.exp(log_sigma) * self._shaped(self.standard.noise(mu, generator), *shape)
+        return mu + torch.exp(log_sigma) * self._from_standard(self.standard.noise(mu, generator), *shape)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """mu; where no mean exists, the median stands in for it, which is mu too."""
+        """mu, which is the median if no mean exists."""
         return eta[..., 0]
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """P(Z <= (x - mu) / sigma)."""
         mu, log_sigma, *shape = self._parts(eta, i)
-        return self.standard.cdf(self._plain(self.standardise(x, mu, log_sigma), *shape))
+        return self.standard.cdf(self._to_standard(self.standardise(x, mu, log_sigma), *shape))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu + sigma times the quantile of Z."""
         mu, log_sigma, *shape = self._parts(eta, i)
-        return mu + torch.exp(log_sigma) * self._shaped(self.standard.quantile(q), *shape)
+        return mu + torch.exp(log_sigma) * self._from_standard(self.standard.quantile(q), *shape)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """From the mean and the deviation of each column (NaN: no row; no spread: sigma 1)."""
-        loc, scale, *shape = self._fitted(x)
+        """Eta from the moments of each column; NaN is ignored, a constant column has sigma 1."""
+        loc, scale, *shape = self._fit_moments(x)
         eta = torch.stack([loc, self.raw_scale(scale), *shape], -1)
-        return pad(eta, (0, self.n_params - eta.shape[-1]))  # without the scale where that is no output
+        return pad(eta, (0, self.n_params - eta.shape[-1]))  # drops the scale if it is not an output
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
-        """mu, log sigma and the parameters of the shape."""
+        """mu, log sigma and the shape parameters."""
         mu, raw, *shape = eta.unbind(-1)
         return mu, self.log_scale(raw), *shape
 
     def _log_density(self, z: Tensor, log_sigma: Tensor, *shape: Tensor) -> Tensor:
         return self.standard.log_kernel(z) - log_sigma + self.standard.log_constant
 
-    def _shaped(self, z: Tensor, *shape: Tensor) -> Tensor:
-        """The value of Z at a value of the standard distribution."""
+    def _from_standard(self, z: Tensor, *shape: Tensor) -> Tensor:
+        """The value of Z that corresponds to a value of the standard distribution."""
         return z
 
-    def _plain(self, z: Tensor, *shape: Tensor) -> Tensor:
-        """The inverse of `_shaped`."""
+    def _to_standard(self, z: Tensor, *shape: Tensor) -> Tensor:
+        """The inverse of `_from_standard`."""
         return z
 
-    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Location, scale and shape of each column."""
+    def _fit_moments(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Location, scale and shape parameters of each column."""
         return moments(x)
 
 
@@ -243,7 +243,7 @@ class FixedVarianceGaussian(LocationScale):
         return eta.squeeze(-1), self.log_scale(at(self.log_sigma, i))
 
     def fit_constants(self, x: Tensor) -> None:
-        """Start sigma at the standard deviation of each column (no spread: 1)."""
+        """Set sigma to the standard deviation of each column (1 for a constant column)."""
         with torch.no_grad():
             self.log_sigma.copy_(self.raw_scale(moments(x)[1]))
 
@@ -261,15 +261,15 @@ class Laplace(LocationScale):
 
     standard = LAPLACE
 
-    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Median and mean absolute deviation of each column: the best fit."""
+    def _fit_moments(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Median and mean absolute deviation of each column, the maximum-likelihood estimates."""
         return moments(x, absolute=True)
 
 
 class SinhArcsinh(LocationScale):
     """RNADE-SAS: X = mu + sigma sinh((asinh(Z) + eps) / delta), Z standard normal (Jones & Pewsey, 2009).
 
-    Eta is (mu, log sigma, eps, log delta): eps > 0 leans to the right, delta < 1 has heavier and delta > 1
+    Eta is (mu, log sigma, eps, log delta): eps > 0 skews to the right, delta < 1 has heavier and delta > 1
     lighter tails than a Gaussian, which is eps = 0, delta = 1. mu and sigma are not mean and deviation.
 
     Args:
@@ -286,7 +286,7 @@ class SinhArcsinh(LocationScale):
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu + sigma sinh(eps / delta) E[cosh(asinh(Z) / delta)].
 
-        The expectation is ∫ cosh(t / delta) φ(sinh t) cosh t dt by the trapezoid rule, which is exact to
+        The expectation is ∫ cosh(t / delta) φ(sinh t) cosh t dt by the trapezoidal rule, which is exact up to
         rounding for delta above 0.02.
         """
         mu, log_sigma, eps, log_delta = self._parts(eta, i)
@@ -305,10 +305,10 @@ class SinhArcsinh(LocationScale):
         jacobian = torch.logaddexp(w, -w) - 0.5 * torch.log1p(z.square()) + log_delta - log_sigma
         return NORMAL.log_kernel(torch.sinh(w)) + jacobian + (NORMAL.log_constant + _LOG_HALF)
 
-    def _shaped(self, z: Tensor, *shape: Tensor) -> Tensor:
+    def _from_standard(self, z: Tensor, *shape: Tensor) -> Tensor:
         return torch.sinh((torch.asinh(z) + shape[0]) * torch.exp(-shape[1]))
 
-    def _plain(self, z: Tensor, *shape: Tensor) -> Tensor:
+    def _to_standard(self, z: Tensor, *shape: Tensor) -> Tensor:
         return torch.sinh(torch.exp(shape[1]) * torch.asinh(z) - shape[0])
 
 
@@ -330,12 +330,12 @@ class StudentT(LocationScale):
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """mu + sigma sqrt(nu (U^(-2/nu) - 1)) cos(2πV) has exactly this distribution (Bailey, 1994)."""
         mu, log_sigma, log_nu = self._parts(eta, i)
-        nu, u, v = torch.exp(log_nu), uniforms(mu, generator), uniforms(mu, generator)
+        nu, u, v = torch.exp(log_nu), uniform_like(mu, generator), uniform_like(mu, generator)
         noise = torch.sqrt(nu * torch.expm1(-2 / nu * torch.log(u))) * torch.cos(2 * math.pi * v)
         return mu + torch.exp(log_sigma) * noise
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """By SciPy, on the CPU in float64; it has no gradient."""
+        """By SciPy, on the CPU in float64; without a gradient."""
         from scipy.special import stdtr
 
         mu, log_sigma, log_nu = self._parts(eta.detach().double(), i)
@@ -343,26 +343,26 @@ class StudentT(LocationScale):
         return torch.as_tensor(stdtr(torch.exp(log_nu).cpu().numpy(), z.cpu().numpy())).to(eta)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """By SciPy, on the CPU in float64; it has no gradient, and ends at 1e150 scales (nu < 0.1)."""
+        """By SciPy, on the CPU in float64; without a gradient, at most 1e150 sigma (for nu < 0.1)."""
         from scipy.special import stdtrit
 
         mu, log_sigma, log_nu = self._parts(eta.detach().double().cpu(), i)
         t = torch.as_tensor(stdtrit(torch.exp(log_nu).numpy(), q.detach().double().cpu().numpy()))
-        t = torch.where(q.cpu() == 0, -math.inf, t)  # where SciPy has +inf
+        t = torch.where(q.cpu() == 0, -math.inf, t)  # SciPy returns +inf
         return (mu + torch.exp(log_sigma) * t).to(eta)
 
     def _log_density(self, z: Tensor, log_sigma: Tensor, *shape: Tensor) -> Tensor:
         """log Γ((nu + 1)/2) - log Γ(nu/2) - log(nu π)/2 - log sigma - (nu + 1)/2 log(1 + z²/nu)."""
         nu = torch.exp(shape[0])
-        few, many = (0.5 * nu).clamp(max=20), 2 / nu.clamp(min=40)
-        exact = torch.lgamma(few + 0.5) - torch.lgamma(few) - 0.5 * torch.log(few)
-        s = many.square()  # beyond nu = 40 a series, which loses no digits
-        series = many * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
+        half, inverse = (0.5 * nu).clamp(max=20), 2 / nu.clamp(min=40)
+        exact = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * torch.log(half)
+        s = inverse.square()  # for nu above 40 a series, which is more precise
+        series = inverse * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
         constant = torch.where(nu < 40, exact, series) + NORMAL.log_constant
         return constant - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
 
-    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Mean, variance and kurtosis of each column: nu = 4 + 6 / excess, at most 100 (NaN: no row)."""
+    def _fit_moments(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Estimates by mean, variance and kurtosis: nu = 4 + 6 / excess kurtosis, at most 100."""
         mean, deviation = moments(x)
         excess = ((x.double() - mean) / deviation).pow(4).nanmean(0).nan_to_num(0.0) - 3
         nu = 4 + 6 / excess.clamp(min=6 / 96)

@@ -1,4 +1,4 @@
-"""Families of transformed real variables, and the maps from the units of the data to those of a model."""
+"""Families of transformed real variables, and their maps (standardisation, logarithm, logit)."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ class Bijection(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """y = f(x); at and beyond the ends of the domain, minus and plus infinity."""
+        """y = f(x); minus or plus infinity outside the domain and at its ends."""
 
     @abstractmethod
     def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
-        """The x with f(x) = y, never outside the domain by rounding."""
+        """The x with f(x) = y, inside the domain in spite of rounding."""
 
     @abstractmethod
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """log dy/dx at x, in a shape that broadcasts against x."""
 
     def config(self) -> dict[str, Any]:
-        """D; the numbers are buffers, stored as tensors."""
+        """D; the constants are buffers, which are saved as tensors."""
         return {"n_variables": self.n_variables}
 
 
 class Affine(KeepsTypes, Bijection):
     """y = (x - loc) / scale: standardisation.
 
-    Its constants stay float64, so that float64 data far from zero keep the digits they have.
+    Its constants stay float64, so that float64 data far from zero lose no digits.
 
     Args:
         loc: a number, or one for each variable.
-        scale: likewise, above zero.
-        n_variables: D, where neither is a vector.
+        scale: a number above zero, or one for each variable.
+        n_variables: D, if neither is a vector.
 
     Example:
         >>> Affine.fitted(torch.tensor([[1.0], [3.0]]))(torch.tensor([[5.0]])).item()
@@ -80,17 +80,17 @@ class Affine(KeepsTypes, Bijection):
 
     def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, n_variables: int | None = None) -> None:
         super().__init__(n_variables, loc=loc, scale=scale)
-        _require(self.scale > 0, self.scale, "the scale of an Affine must be above 0")
+        _check_constants(self.scale > 0, self.scale, "the scale of an Affine must be above 0")
 
     @classmethod
     def fitted(cls, x: Tensor) -> Affine:
-        """By mean and deviation of each column of x (N, D), NaN = missing; constant ones are refused."""
+        """From mean and deviation of each column of x (N, D), NaN = missing; an error if one is constant."""
         rows = x.double()
         low, high = rows.nan_to_num(torch.inf).amin(0), rows.nan_to_num(-torch.inf).amax(0)
         if not (low < high).all():
             column = int((~(low < high)).nonzero()[0, 0])
-            what = "has no value" if low[column] > high[column] else f"is always {low[column].item():g}"
-            raise ValueError(f"column {column} {what}, so it cannot be standardised; leave it out")
+            reason = "has no value" if low[column] > high[column] else f"is always {low[column].item():g}"
+            raise ValueError(f"column {column} {reason}, so it cannot be standardised; leave it out")
         return cls(*moments(x))
 
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
@@ -107,7 +107,7 @@ class Affine(KeepsTypes, Bijection):
 
 
 class Bounded(Bijection):
-    """Abstract log((x - low) / (high - x)), or log(x - low) without an upper end; only of some columns."""
+    """Abstract log((x - low) / (high - x)), or log(x - low) without an upper end, of selected columns."""
 
     active: Tensor
 
@@ -120,17 +120,17 @@ class Bounded(Bijection):
         self.register_buffer("active", torch.tensor([columns is None or c in columns for c in range(n)]))
 
     def _ends(self, i: Tensor | None = None) -> list[Tensor]:
-        """The lower end, and the upper one if there is one."""
+        """The lower end, and the upper end if there is one."""
         return [at(self.get_buffer(name), i) for name in self._names]
 
-    def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
-        """Distances from the ends, 0 outside; 1 in columns that pass through."""
+    def _distances(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
+        """Distances from the ends, 0 outside the domain; 1 in columns that are not mapped."""
         gaps = (sign * (x - end) for sign, end in zip((1, -1), self._ends(i), strict=False))
         return [torch.where(at(self.active, i), gap.clamp(min=0), 1) for gap in gaps]
 
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """The logarithm of the distance from the lower end, less that of the distance from the upper one."""
-        below, *above = map(torch.log, self._gaps(x, i))
+        """Log of the distance from the lower end, minus that of the distance from the upper end."""
+        below, *above = map(torch.log, self._distances(x, i))
         return torch.where(at(self.active, i), below - above[0] if above else below, x)
 
     def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
@@ -138,19 +138,19 @@ class Bounded(Bijection):
         active, (low, *high) = at(self.active, i), self._ends(i)
         inner = torch.where(active, y, 0)
         x = low + ((high[0] - low) * torch.sigmoid(inner) if high else torch.exp(inner))
-        x = torch.maximum(x, _just_above(low.to(x.dtype)))
-        x = torch.minimum(x, -_just_above(-high[0].to(x.dtype))) if high else x
+        x = torch.maximum(x, _next_above(low.to(x.dtype)))
+        x = torch.minimum(x, -_next_above(-high[0].to(x.dtype))) if high else x
         return torch.where(active, x, y)
 
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """log(high - low), if there is an upper end, less the logarithms of the distances from the ends."""
+        """log(high - low), if there is an upper end, minus the logs of the distances from the ends."""
         low, *high = self._ends(i)
         width = torch.where(at(self.active, i), high[0] - low if high else 1, 1).to(low.dtype)
-        return torch.log(width) - sum(map(torch.log, self._gaps(x, i)))
+        return torch.log(width) - sum(map(torch.log, self._distances(x, i)))
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is strictly inside the ends; NaN counts as such, so that it stays NaN."""
-        return ~(torch.stack(self._gaps(x, i)) <= 0).any(0)
+        """Mask of the x strictly inside the ends; True for NaN, so that it stays NaN."""
+        return ~(torch.stack(self._distances(x, i)) <= 0).any(0)
 
     def check(self, x: Tensor) -> None:
         """Raise a ValueError that names the first cell of x (B, D) outside its column's ends."""
@@ -163,12 +163,12 @@ class Bounded(Bijection):
 
 
 class Log(Bounded):
-    """y = log(x - offset) of positive columns (x > offset); other columns pass through.
+    """y = log(x - offset) of positive columns (x > offset); other columns are unchanged.
 
     Args:
-        offset: a number, or one for each variable: the excluded lower end.
+        offset: the excluded lower end, a number or one for each variable.
         columns: indexes of the columns that are mapped; None means all.
-        n_variables: D, where offset is no vector.
+        n_variables: D, if offset is a number.
 
     Example:
         >>> Log(n_variables=2, columns=[1])(torch.tensor([[1.0, 1.0]])).tolist()
@@ -182,12 +182,12 @@ class Log(Bounded):
 
 
 class Logit(Bounded):
-    """y = log((x - low) / (high - x)) of bounded columns (low < x < high); other columns pass through.
+    """y = log((x - low) / (high - x)) of bounded columns (low < x < high); other columns are unchanged.
 
     Args:
-        low: a number, or one for each variable: the excluded lower end.
-        high: likewise, the excluded upper end.
-        columns, n_variables: as of `Log`.
+        low: the excluded lower end, a number or one for each variable.
+        high: the excluded upper end, a number or one for each variable.
+        columns, n_variables: as for `Log`.
 
     Example:
         >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
@@ -199,18 +199,18 @@ class Logit(Bounded):
     ) -> None:
         super().__init__(columns, n_variables, low=low, high=high)
         lowest, highest = self._ends()
-        _require(highest > lowest, highest, "the upper end of a Logit must be above the lower one")
+        _check_constants(highest > lowest, highest, "the upper end of a Logit must be above the lower one")
 
 
 class Transformed(Family):
-    """The distribution of X where f(X) follows `base`, f a chain of increasing maps of each variable.
+    """The distribution of X if f(X) has the distribution `base`, for a chain f of increasing maps.
 
-    log p(x) = log base(f(x)) + log f'(x). Nets see f(x); densities, cdfs, quantiles, draws and means are in
-    the units of x. Values outside the domain of f have density 0.
+    log p(x) = log base(f(x)) + log f'(x). The input of a net is f(x); densities, cdfs, quantiles, draws and
+    means are in the units of x. Values outside the domain of f have density 0.
 
     Args:
         base: distribution of the mapped variable.
-        bijections: one, or several applied to the data in turn.
+        bijections: one map, or several that are applied to the data in turn.
 
     Example:
         >>> from pynade.families import Gaussian
@@ -235,7 +235,7 @@ class Transformed(Family):
         self.affine = all(b.affine for b in chain)
 
     def check(self, x: Tensor) -> None:
-        """Finite numbers in the domains of their columns; if rows are not D wide, finite numbers only."""
+        """Values must be finite numbers, and inside the domains of the maps if x has D columns."""
         Real.check(self.base, x)
         for bijection in self.bijections if x.shape[-1] == self.n_variables else ():
             if isinstance(bijection, Bounded):
@@ -243,7 +243,7 @@ class Transformed(Family):
             x = bijection(x)
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """The mapped value; for one outside the domain, that of the middle."""
+        """The mapped value; for values outside the domain, that of an interior point."""
         return self._to_base(x, i)[0].unsqueeze(-1)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -252,33 +252,33 @@ class Transformed(Family):
         return self.base.log_prob(y, eta, i) + log_slope
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """A draw of the base, mapped back."""
+        """A draw from the base, mapped back."""
         return self._from_base(self.base.sample(eta, i, generator), i)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Expected value, if it exists: exact under affine maps, else an integral (`Real.expectation`)."""
+        """Expected value: exact for affine maps, else an integral (`Real.expectation`)."""
         if self.affine:
             return self._from_base(self.base.mean(eta, i), i)
         return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The base's at f(x); 0 below and 1 above the domain."""
-        return self.base.cdf(_mapped(x, self.bijections, i), eta, i)
+        """The cdf of the base at f(x); 0 below and 1 above the domain."""
+        return self.base.cdf(_apply_maps(x, self.bijections, i), eta, i)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The base's, mapped back."""
+        """The quantile of the base, mapped back."""
         return self._from_base(self.base.quantile(q, eta, i), i)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """The base's, of the mapped data."""
-        return self.base.eta_from_marginal(_mapped(x.double(), self.bijections))
+        """Eta of the base for the mapped data."""
+        return self.base.eta_from_marginal(_apply_maps(x.double(), self.bijections))
 
     def fit_constants(self, x: Tensor) -> None:
-        """The base's, of the mapped data."""
-        self.base.fit_constants(_mapped(x.double(), self.bijections))
+        """Initialise the base from the mapped data."""
+        self.base.fit_constants(_apply_maps(x.double(), self.bijections))
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
-        """Cells not kept become the value that is mapped to 0."""
+        """x with cells outside the mask `keep` set to the value that is mapped to 0."""
         zero = torch.zeros_like(next(self.bijections.buffers()))
         return torch.where(keep, x, self._from_base(zero, None).to(x))
 
@@ -288,7 +288,7 @@ class Transformed(Family):
         return self.base
 
     def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
-        """The base, its variables' values in `dtype`, and the logarithm of the slope at each."""
+        """The base, the mapped values in `dtype`, and the log-derivative of the map at each value."""
         x = x if x.is_floating_point() else x.to(dtype)
         y, log_slope = self._to_base(x, None)
         return self.base, y.to(dtype), log_slope.double().expand_as(y)
@@ -298,12 +298,12 @@ class Transformed(Family):
         return self._from_base(y.double(), None)
 
     def _to_base(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
-        """f(x), and log f'(x), minus infinity outside the domain."""
+        """f(x), and log f'(x), which is minus infinity outside the domain."""
         total = x.new_zeros(())
         for bijection in self.bijections:
             if not isinstance(bijection, Bounded):
                 total = total + bijection.log_abs_det(x, i)
-            else:  # outside, a safe value keeps infinities out of the gradient
+            else:  # replace values outside the domain, which would make gradients infinite
                 inside = bijection.inside(x, i)
                 x = torch.where(inside, x, bijection.inverse(torch.zeros_like(x), i))
                 total = total + torch.where(inside, bijection.log_abs_det(x, i), -torch.inf)
@@ -315,12 +315,12 @@ class Transformed(Family):
 
 
 def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) -> Transformed:
-    """`base` on the standardised columns of x (N, D), after any `bijections`, in the units of x.
+    """The family `base` for columns that are mapped by `bijections`, then standardised by the rows x (N, D).
 
     Args:
         base: distribution of the mapped variable.
-        x: rows; NaN = missing. Constant columns and those without a value are refused.
-        bijections: maps before the standardisation.
+        x: rows; NaN = missing. Constant columns and columns without a value raise a ValueError.
+        bijections: maps that are applied before the standardisation.
 
     Example:
         >>> from pynade.families import Gaussian
@@ -328,20 +328,20 @@ def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) ->
         >>> standardised(Gaussian(), x).encode(x).squeeze(-1).tolist()
         [[-1.0, -1.0], [1.0, 1.0]]
     """
-    return Transformed(base, [*bijections, Affine.fitted(_mapped(x.double(), bijections))])
+    return Transformed(base, [*bijections, Affine.fitted(_apply_maps(x.double(), bijections))])
 
 
-def _just_above(end: Tensor) -> Tensor:
-    """The next number, but none so small that a GPU may take it for zero."""
+def _next_above(end: Tensor) -> Tensor:
+    """The next larger number; at least the smallest normal number above, since GPUs flush smaller ones."""
     following = torch.nextafter(end, torch.full_like(end, torch.inf))
     return torch.maximum(following, end + torch.finfo(end.dtype).tiny)
 
 
-def _require(right: Tensor, values: Tensor, rule: str) -> None:
-    if not right.is_meta and not right.all():  # (numbers of a saved model come later)
-        column = int((~right).nonzero()[0, 0])
+def _check_constants(valid: Tensor, values: Tensor, rule: str) -> None:
+    if not valid.is_meta and not valid.all():  # (a model that is being loaded has meta tensors)
+        column = int((~valid).nonzero()[0, 0])
         raise ValueError(f"{rule}, but that of column {column} is {values[column].item():g}")
 
 
-def _mapped(x: Tensor, chain: Iterable[nn.Module], i: Tensor | None = None) -> Tensor:
+def _apply_maps(x: Tensor, chain: Iterable[nn.Module], i: Tensor | None = None) -> Tensor:
     return reduce(lambda y, bijection: bijection(y, i), chain, x)

@@ -1,4 +1,4 @@
-"""Densities: exact log-probabilities and samples."""
+"""Densities with exact log-probabilities and samples."""
 
 from pynade.models.autoregressive import Autoregressive, Ensemble, Ordered, Rows, ancestral, complete
 from pynade.models.density import Density, Independent, Marginalisable, Mixture, Model

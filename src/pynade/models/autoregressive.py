@@ -1,4 +1,4 @@
-"""Net + family + ordering = an exact density (eq. 1); every exact score and every draw along orderings."""
+"""Densities of a net, a family and one or several orderings (eq. 1): exact scores and ancestral samples."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.func import vmap
 
 from pynade.families import Family
 from pynade.kernels import Uniforms, sample
-from pynade.models.density import Density, refuse_lost
+from pynade.models.density import Density, refuse_nan
 from pynade.nets import AnyOrderNet, NADENet, Net, Walk, grouped
 from pynade.nets.base import Random
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 from pynade.processes import minibatch
 
-CPU_NUMBERS = 1 << 17  # numbers of the orderings that are computed together: what stays in a cache
-GPU_NUMBERS = 1 << 26  # what keeps a GPU busy
+CPU_NUMBERS = 1 << 17  # numbers in memory for the orderings of one pass, so that they fit into the cache
+GPU_NUMBERS = 1 << 26  # the same on a GPU, so that it is well used
 
 
 class Rows:
-    """Rows x (B, D) that a net and a family score along orderings, in nats and summed in float64.
+    """Rows x (B, D) to be scored by a net and a family along orderings, in nats, summed in float64.
 
     Args:
         net: computes eta.
@@ -46,7 +46,7 @@ class Rows:
 
     @cached_property
     def features(self) -> Tensor:
-        """What the net sees, (B, D, F)."""
+        """Input features of the net, (B, D, F)."""
         return self.inner.encode(self.y)
 
     def log_prob(self, order: Tensor, noise: Random = None, precision: str | None = None) -> Tensor:
@@ -54,18 +54,18 @@ class Rows:
 
         Args:
             order: the order; for a net that `takes_orderings` also one for each row, (B, D).
-            noise: source of dropout in training, for a net that has any.
+            noise: source of dropout in training.
             precision: as for `Walk`.
         """
         with computing_in(precision, self.y.device):
-            eta = self.net.parallel(self.features, Ordering.trusted(order), **dropout(self.net, noise))
-        return row_sums(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
+            eta = self.net.parallel(self.features, Ordering.trusted(order), **noise_argument(self.net, noise))
+        return sum_variables(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
 
     @torch.no_grad()
     def log_probs(self, orders: Tensor, precision: str = "float32") -> Tensor:
         """log p of each row along each of G orders (G, D): (G, B); `precision` as for `Walk`.
 
-        A net with a parallel pass of any ordering takes one for each; others one walk along all orders.
+        A net that `takes_orderings` makes one parallel pass per order, others one walk along all orders.
         """
         if self.net.takes_orderings:
             return torch.stack([self.log_prob(order, precision=precision) for order in orders])
@@ -83,10 +83,10 @@ class Rows:
         return total
 
     def prefix_log_probs(self, orders: Tensor) -> Tensor:
-        """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps), one for each row: (K, B, steps)."""
-        rows = self.y.repeat(len(orders), 1).unsqueeze(1)  # a group is one order of one row
+        """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps) of each row: (K, B, steps)."""
+        rows = self.y.repeat(len(orders), 1).unsqueeze(1)  # one group per order and row
         walk = Walk(self.net, orders.flatten(0, 1), 1)
-        steps = [rows.new_zeros(len(rows), 0)]  # where there are no steps
+        steps = [rows.new_zeros(len(rows), 0)]  # the result for no steps
         for i in walk:
             value, at = walk.cells(rows), i[:, None]
             steps.append(self.inner.log_prob(value, walk.predict().to(value.dtype), at))
@@ -94,46 +94,48 @@ class Rows:
         return torch.cat(steps, 1).double().view(orders.shape)
 
 
-def dropout(net: Net, noise: Random) -> dict[str, Any]:
-    """Arguments of `parallel` by which a net that drops activations draws them from `noise`."""
+def noise_argument(net: Net, noise: Random) -> dict[str, Any]:
+    """The argument `noise` of `Net.parallel`, for nets that have it."""
     return {"noise": noise} if noise is not None and net.takes_noise else {}
 
 
-def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
-    """Log-densities (B, D), with those of a mapping if there is one, summed over variables in float64."""
+def sum_variables(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
+    """Log-densities (B, D), plus the log-derivatives of a map if any, summed over variables in float64."""
     total = log_p.sum(-1, dtype=torch.float64)
     return total if log_slope is None else total + log_slope.sum(-1)
 
 
 def ancestral(net: Net, family: Family, ordering: Ordering, n: int, generator: Random = None) -> Tensor:
-    """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
+    """Draw n rows by ancestral sampling along one ordering, or along one ordering per row."""
     y, order = grouped(net.bias.new_zeros(n, net.n_variables), ordering)  # (G, N, D), (G, D)
-    nothing = torch.zeros_like(y, dtype=torch.bool)
-    return family.to_data(_draw(net, family.inner, y, order, nothing, generator))
+    known = torch.zeros_like(y, dtype=torch.bool)
+    return family.to_data(_draw_cells(net, family.inner, y, order, known, generator))
 
 
 def complete(
     net: Net, family: Family, x: Tensor, observed: Tensor, order: Tensor, generator: Random = None
 ) -> Tensor:
-    """Rows x (B, D) with every cell that is not observed drawn along its row's order (B, D)."""
+    """Rows x (B, D) with unobserved cells drawn by ancestral sampling along an order per row (B, D)."""
     inner, y, _ = family.unwrap(family.fill(x, observed), net.bias.dtype)
-    drawn = _draw(net, inner, y.clone().unsqueeze(1), order, observed.unsqueeze(1), generator)
-    return torch.where(observed, x, family.to_data(drawn).to(x.dtype))
+    draws = _draw_cells(net, inner, y.clone().unsqueeze(1), order, observed.unsqueeze(1), generator)
+    return torch.where(observed, x, family.to_data(draws).to(x.dtype))
 
 
-def _draw(net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor, generator: Random) -> Tensor:
-    """Draw the cells of y (G, N, D) that are not known, in place, along orders (G, D): (G · N, D)."""
+def _draw_cells(
+    net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor, generator: Random
+) -> Tensor:
+    """Draw the unknown cells of y (G, N, D) in place, along orders (G, D): (G · N, D)."""
     fewest, walk = int(known.sum(-1).min()) if y.numel() else 0, Walk(net, order, y.shape[1])
-    lost = torch.zeros((), dtype=torch.bool, device=y.device)  # (looked at once, so that a GPU need not wait)
+    has_nan = torch.zeros((), dtype=torch.bool, device=y.device)  # (read once, at the end: no GPU waits)
     for step, i in enumerate(walk):
-        value, at = walk.cells(y), i[:, None]
-        if step >= fewest:  # before, every row is at a known cell
+        value, index = walk.cells(y), i[:, None]
+        if step >= fewest:  # in earlier steps the cells of all rows are known
             eta = walk.predict()
-            lost |= torch.isnan(eta).any()
-            value = torch.where(walk.cells(known), value, family.sample(eta, at, generator))
+            has_nan |= torch.isnan(eta).any()
+            value = torch.where(walk.cells(known), value, family.sample(eta, index, generator))
             walk.put(y, value)
-        walk.observe(family.encode(value, at))
-    refuse_lost(lost)
+        walk.observe(family.encode(value, index))
+    refuse_nan(has_nan)
     return y.flatten(0, 1)
 
 
@@ -142,9 +144,8 @@ class Ordered(Density):
 
     def __init__(self, net: Net, family: Family, ordering: Ordering) -> None:
         super().__init__()
-        here, there = ordering.n_variables, net.n_variables
-        if here != there:
-            raise ValueError(f"the ordering has {here} variables but the net has {there}")
+        if (n := ordering.n_variables) != net.n_variables:
+            raise ValueError(f"the ordering has {n} variables but the net has {net.n_variables}")
         check_parts(net, family)
         self.net, self.family, self.n_variables = net, family, net.n_variables
         self.order = nn.Buffer(ordering.order.clone())
@@ -154,12 +155,12 @@ class Ordered(Density):
         """The ordering(s), on this model's device."""
         return Ordering.trusted(self.order)
 
-    def _ready(self, x: Tensor) -> Tensor:
-        return x  # the family rounds, after its own mapping
+    def _to_dtype(self, x: Tensor) -> Tensor:
+        return x  # the family converts the values after its map (`Family.unwrap`)
 
 
 class Autoregressive(Ordered):
-    """p(x) = Π_d p(x_{o_d} | x_{o_<d}), each factor a distribution with parameters from the net.
+    """p(x) = Π_d p(x_{o_d} | x_{o_<d}), with the parameters of each factor computed by a net.
 
     Args:
         net: computes the parameters eta.
@@ -181,12 +182,14 @@ class Autoregressive(Ordered):
             raise ValueError("Autoregressive takes one ordering; several make an Ensemble")
 
     def eta(self, x: Tensor, noise: Random = None) -> Tensor:
-        """Parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
+        """Parameters (B, D, P) of every conditional p(x_i | variables before i); `noise`: for dropout."""
         rows = Rows(self.net, self.family, x)
-        return self.net.parallel(rows.features, self.ordering, **dropout(self.net, noise)).to(rows.y.dtype)
+        return self.net.parallel(rows.features, self.ordering, **noise_argument(self.net, noise)).to(
+            rows.y.dtype
+        )
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
-        """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""
+        """-log p of each row (B,), with dropout if a generator is given."""
         return -self._log_prob(x, generator)
 
     def conditional_means(self, x: Tensor) -> Tensor:
@@ -200,7 +203,7 @@ class Autoregressive(Ordered):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """n rows by ancestral sampling, O(HD) per row for NADE, compiled for some families."""
         net, rows = self.net, None
-        if type(net) is NADENet and net.n_features == 1:  # a subclass may compute something else
+        if type(net) is NADENet and net.n_features == 1:  # (a subclass may compute something else)
             uniforms = Uniforms.draw(n, net.n_variables, generator)
             weights = (net.weight, net.hidden_bias, net.output, net.bias, self.order)
             draw = partial(sample, weights, uniforms, activation=net.activation)
@@ -214,9 +217,9 @@ class Autoregressive(Ordered):
 class Ensemble(Ordered):
     """One net under K orderings, averaged: p(x) = 1/K Σ_k p(x | o⁽ᵏ⁾) (section "Ensembles").
 
-    Training draws one of the orderings for each update and maximises its exact likelihood (MADE-E). With
-    `fresh` it draws a random ordering for every row instead, so that the net learns all D! of them, and
-    `orderings` are only those that are averaged; others can replace them afterwards (`under`).
+    An update of training maximises the exact likelihood under one of the orderings, drawn at random (MADE-E).
+    With `fresh` it draws a new random ordering for every row, so that the net learns all D! of them; then
+    `orderings` are only those that are averaged, and can be replaced after training (`under`).
 
     Args:
         net: shared by all members.
@@ -255,7 +258,7 @@ class Ensemble(Ordered):
         return Ensemble(self.net, self.family, orderings.to(self.device), self.fresh)
 
     def member_log_probs(self, x: Tensor, at_once: int | None = None) -> Tensor:
-        """log p(x | o⁽ᵏ⁾) of every row, (B, K); at_once orderings together (None: `orderings_at_once`)."""
+        """log p(x | o⁽ᵏ⁾) of every row, (B, K), in batches of orderings (None: `orderings_at_once`)."""
         rows = Rows(self.net, self.family, x)
         at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
         if at_once == 1:
@@ -263,10 +266,10 @@ class Ensemble(Ordered):
         return vmap(rows.log_prob, chunk_size=at_once)(self.order).T.contiguous()
 
     def orderings_at_once(self, rows: int, members: int = 1) -> int:
-        """How many orderings of so many rows, for each member of a population, are computed together.
+        """The number of orderings in a batch, for this many rows and members of a population.
 
-        Every ordering has etas of its own and, in a net with masks, weights of its own: small models gain by
-        fewer operations; nets without a parallel pass, and those with large rows, take one at a time.
+        Each ordering needs memory for its etas and, in a net with masks, its weights. Batches are faster for
+        small models; any-order nets and nets with `row_floats` use one ordering at a time.
         """
         net = self.net
         if isinstance(net, AnyOrderNet) or net.row_floats is not None:
@@ -280,28 +283,29 @@ class Ensemble(Ordered):
         return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
-        """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
+        """-log p(x | o) of each row (B,), for a random member, or with `fresh` a random ordering per row."""
         return self.loss_given(x, self.draw(x, generator), generator)
 
     def draw(self, x: Tensor, generator: Random = None) -> Tensor:
-        """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (B, D)."""
-        where = "cpu" if generator is None else generator.device
+        """The index (1,) of a random member; with `fresh`, random orders (B, D)."""
+        device = "cpu" if generator is None else generator.device
         if self.fresh:
-            x, own = minibatch(x)
-            return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)[own]
-        return torch.randint(len(self.order), (1,), generator=generator, device=where)
+            x, part = minibatch(x)
+            keys = torch.rand(x.shape, generator=generator, device=device, dtype=torch.float64)
+            return keys.argsort(1)[part]
+        return torch.randint(len(self.order), (1,), generator=generator, device=device)
 
     def loss_given(self, x: Tensor, drawn: Tensor, noise: Random = None) -> Tensor:
-        """Minus log p(x | o) of each row (B,), for what an update has drawn."""
+        """-log p(x | o) of each row (B,), for the member or the orders that `draw` returned."""
         drawn = drawn.to(self.order.device)
         order = drawn if self.fresh else self.order[drawn].squeeze(0)
         return -Rows(self.net, self.family, x).log_prob(order, noise)
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """Each row picks an ordering uniformly and is drawn along it; all rows together."""
-        where = "cpu" if generator is None else generator.device
-        k = torch.randint(len(self.order), (n,), generator=generator, device=where).to(self.device)
+        """n rows (n, D), each drawn along an ordering that is chosen uniformly."""
+        device = "cpu" if generator is None else generator.device
+        k = torch.randint(len(self.order), (n,), generator=generator, device=device).to(self.device)
         return ancestral(self.net, self.family, self.orderings[k], n, generator)
 
     def conditional_means(self, x: Tensor) -> Tensor:
@@ -310,7 +314,7 @@ class Ensemble(Ordered):
 
 
 def check_parts(net: Net, family: Family) -> None:
-    """A net and a family must have the same numbers of parameters and features."""
+    """Raise a ValueError unless net and family have the same numbers of parameters and features."""
     if (net.n_params, net.n_features) != (family.n_params, family.n_features):
         raise ValueError(
             f"{type(family).__name__} needs n_params={family.n_params} and n_features={family.n_features}, "

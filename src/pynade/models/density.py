@@ -1,4 +1,4 @@
-"""What a density is: an exact log-probability that can be drawn from; independent variables, and mixtures."""
+"""Base classes of densities, with exact log-probabilities and samples; independent variables and mixtures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Model(Part, ABC):
 
     @abstractmethod
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
+        """Raise a ValueError if rows x (B, D) cannot be scored."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -32,14 +32,14 @@ class Model(Part, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
 
 class Density(Model):
-    """Abstract normalised probability model of D variables: `log_prob` is exact, `loss` derived from it."""
+    """Abstract normalised density of D variables, with exact `log_prob` and samples."""
 
-    family: Family  # of its variables, where they have one
+    family: Family  # of the conditionals, for densities that have one
 
     def check(self, x: Tensor) -> None:
         """Columns must match, values must be in the family's domain."""
@@ -47,43 +47,43 @@ class Density(Model):
         self.family.check(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Exact log p(x) of each row in nats, summed in float64: (B, D) -> (B,); a ValueError by `check`."""
+        """Exact log p(x) of each row in nats, summed in float64: (B, D) -> (B,); the rows are checked."""
         self.check(x)
-        return self._log_prob(self._ready(x))
+        return self._log_prob(self._to_dtype(x))
 
-    def _ready(self, x: Tensor) -> Tensor:
-        """Rows in the type the density computes in."""
+    def _to_dtype(self, x: Tensor) -> Tensor:
+        """Rows in the dtype of the computation."""
         return x.to(self.dtype)
 
     @abstractmethod
     def _log_prob(self, x: Tensor) -> Tensor:
-        """log_prob of rows already known to be valid."""
+        """`log_prob` of checked and converted rows."""
 
     @abstractmethod
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """n independent rows (n, D), exact draws from this density."""
+        """n independent exact draws (n, D)."""
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
-        """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
+        """Training loss of each row (B,); its mean is the negative log-likelihood or a bound on it.
 
-        Rows must be valid already. The generator is for what an update draws (an ordering, a mask).
+        Rows must have been checked. The generator is the source of random orderings and masks.
         """
-        return -self._log_prob(self._ready(x))
+        return -self._log_prob(self._to_dtype(x))
 
 
 class Marginalisable(Density):
-    """Abstract density of which any marginal and any conditional is exact and cheap (mixtures, trees, …).
+    """Abstract density whose marginals and conditionals are all exact and fast (mixtures, trees, …).
 
-    Rows x (B, D) are checked by `pynade.queries`; cells that are not `observed` (bool) may hold anything.
+    Rows x (B, D) are checked by `pynade.queries`; values of cells that are not `observed` (bool) are ignored.
     """
 
     @abstractmethod
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
-        """Raise a ValueError in one sentence if an observed cell is outside the domain."""
+        """Raise a ValueError if an observed cell is outside the domain."""
 
     @abstractmethod
     def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
-        """log p of the observed cells of each row, the others summed or integrated out: (B,), float64."""
+        """log p of the observed cells of each row, with the others marginalised: (B,), float64."""
 
     @abstractmethod
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
@@ -91,28 +91,28 @@ class Marginalisable(Density):
 
     @abstractmethod
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own distribution."""
+        """Rows with unobserved cells set to the mode (discrete) or mean (real) of their conditionals."""
 
     @abstractmethod
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
 
 
-def refuse_lost(lost: Tensor) -> None:
-    """Raise a ValueError if parameters of distributions were no numbers: draws from them mean nothing."""
-    if lost:
-        what = "its weights are too large, or the values that are given too far from those of training"
-        raise ValueError(f"the model's answers are no numbers: {what}")
+def refuse_nan(has_nan: Tensor) -> None:
+    """Raise a ValueError if parameters of distributions are NaN."""
+    if has_nan:
+        reason = "its weights are too large, or the values that are given too far from those of training"
+        raise ValueError(f"the model's answers are no numbers: {reason}")
 
 
 def check_columns(x: Tensor, n_variables: int) -> None:
-    """Rows must be (B, D)."""
+    """Raise a ValueError unless rows are (B, D)."""
     if x.ndim != 2 or x.shape[1] != n_variables:
         raise ValueError(f"expected rows of {n_variables} columns, got an array of shape {tuple(x.shape)}")
 
 
 class Independent(Density):
-    """p(x) = Π_i p(x_i), one distribution of the family for each variable.
+    """Independent variables: p(x) = Π_i p(x_i), with one distribution of the family for each.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -138,7 +138,7 @@ class Independent(Density):
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """Every variable on its own."""
+        """n independent exact draws (n, D)."""
         return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)
 
 
@@ -147,7 +147,7 @@ class Mixture(Density):
 
     Args:
         components: the densities p_k.
-        weights: positive, normalised here; equal when not given.
+        weights: positive numbers, which are normalised; None: equal weights.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -161,7 +161,7 @@ class Mixture(Density):
 
     def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
         super().__init__()
-        self.n_variables, log_weights = checked_components(components, weights)
+        self.n_variables, log_weights = check_components(components, weights)
         self.components, self.log_weights = nn.ModuleList(components), nn.Buffer(log_weights)
 
     def _log_prob(self, x: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Mixture(Density):
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """Choose a component for each row, then draw from it."""
+        """Draw a component for each row, then the row from it."""
         weights = self.log_weights.exp()
         choice = torch.multinomial(weights, n, replacement=True, generator=generator) if n else weights[:0]
         x = torch.empty(n, self.n_variables, dtype=self.dtype, device=self.device)
@@ -181,7 +181,7 @@ class Mixture(Density):
         return x
 
     def check(self, x: Tensor) -> None:
-        """A row must be in the domain of every component."""
+        """Rows must be in the domain of every component."""
         for component in self.components:
             component.check(x)
 
@@ -195,7 +195,7 @@ class Mixture(Density):
         return {"components": list(self.components), "weights": self.log_weights.exp().tolist()}
 
 
-def checked_components(components: Sequence[Density], weights: Sequence[float] | None) -> tuple[int, Tensor]:
+def check_components(components: Sequence[Density], weights: Sequence[float] | None) -> tuple[int, Tensor]:
     """The number of variables of all components, and their normalised log-weights (K,), float64."""
     if not components:
         raise ValueError("a mixture needs at least one component")
@@ -208,4 +208,4 @@ def checked_components(components: Sequence[Density], weights: Sequence[float] |
         w = []
     if len(w) != len(components) or not all(0 < v < math.inf for v in w):
         raise ValueError("a mixture needs one positive finite weight for each component")
-    return sizes.pop(), torch.tensor(w, dtype=torch.float64).log().log_softmax(0)  # (sums may overflow)
+    return sizes.pop(), torch.tensor(w, dtype=torch.float64).log().log_softmax(0)  # (avoids overflow of sums)

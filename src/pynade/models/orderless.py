@@ -1,4 +1,4 @@
-"""One network for every ordering, trained on random prefixes; samples, a few variables at a time."""
+"""One net for all orderings, trained on random prefixes; samples of one or several variables at a time."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, Ensemble, check_parts, row_sums
-from pynade.models.density import Model, check_columns, refuse_lost
+from pynade.models.autoregressive import Autoregressive, Ensemble, check_parts, sum_variables
+from pynade.models.density import Model, check_columns, refuse_nan
 from pynade.nets.base import AnyOrderNet, Random
 from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, long_prefix_weights, random_observed
 from pynade.precision import computing_in
 from pynade.processes import minibatch
 
-ROWS = 500  # of several members at a time, so that what is computed for them stays in a CPU's cache
+ROWS_PER_PASS = 500  # of several members on a CPU, so that activations stay in the cache
 
 
 class Orderless(Model):
     """An any-order net with a family: D! densities that share their parameters.
 
-    It is no density itself, as its conditionals need not agree across orderings; `under` and `ensemble` are.
+    It is not a density itself: its conditionals may differ between orderings. Use `under` or `ensemble`.
 
     Args:
         net: any-order net.
         family: the distributions that eta stands for.
-        stratified: spread prefix lengths evenly over each training batch (lower variance, still unbiased).
-        long_prefixes: draw long prefixes more often in training, with weights that keep the objective: their
-            sums have few terms, each of which counts much.
+        stratified: stratify the prefix lengths of each training batch (lower variance, still unbiased).
+        long_prefixes: draw long prefixes more often in training, with importance weights, because their
+            terms have the largest factors in the objective.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -63,7 +63,8 @@ class Orderless(Model):
     def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
         """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
 
-        Exact where the observed variables come first and i next. Unobserved values may be NaN.
+        Exact for orderings that begin with the observed variables, followed by i. Unobserved values may be
+        NaN.
         """
         check_columns(x, self.n_variables)
         if (torch.isnan(x) & observed).any():
@@ -77,14 +78,14 @@ class Orderless(Model):
         return self.loss_given(x, self.draw(x, generator), generator)
 
     def draw(self, x: Tensor, generator: Random = None) -> Tensor:
-        """What an update on rows x (B, D) draws: prefixes (B, D)."""
-        x, own = minibatch(x)
+        """Random prefixes for an update on rows x (B, D): masks (B, D) of observed variables."""
+        x, part = minibatch(x)
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         options: Any = {"stratified": self.stratified, "long": self.long_prefixes, "device": x.device}
-        return random_observed(len(x), self.n_variables, generator, exists=exists, **options)[own]
+        return random_observed(len(x), self.n_variables, generator, exists=exists, **options)[part]
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
-        """The loss for prefixes that `draw` gave: minus `estimate`; with `long_prefixes` weighted."""
+        """The loss for prefixes from `draw`: minus `estimate`, with importance weights if `long_prefixes`."""
         loss = -self.estimate(x, observed, noise)
         if not self.long_prefixes:
             return loss
@@ -92,11 +93,10 @@ class Orderless(Model):
         return loss * long_prefix_weights(observed.sum(-1), total)
 
     def estimate(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
-        """What a prefix says of log p: `D / (D - n) Σ_{i not observed} log p(x_i | observed)`.
+        """Estimate of log p by a prefix: `D / (D - n) Σ_{i not observed} log p(x_i | observed)`.
 
-        Its mean over uniform prefixes is that over all orderings. n is the number of observed variables.
-        Missing cells (NaN) are never conditioned on: D is the number
-        of those that exist, as in the sum.
+        Its expectation over uniform prefixes is the mean of log p over all orderings. n is the number of
+        observed variables. Missing cells (NaN) are excluded: D and the sum count existing cells only.
         """
         total: int | Tensor = self.n_variables
         ignored = observed
@@ -106,25 +106,25 @@ class Orderless(Model):
             total = self.n_variables - missing.sum(-1)
         inner, y, log_slope = self.family.unwrap(x, self.dtype)
         if isinstance(self.net, TableNet) and self.net.members > 1:
-            each = self._of_members(self.net, inner, y, observed, noise)
+            log_p = self._member_log_prob(self.net, inner, y, observed, noise)
         else:
-            each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
+            log_p = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
         slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)
-        log_p = row_sums(each.masked_fill(ignored, 0), slope)
-        return log_p * (total / (total - observed.sum(-1)).double())
+        sums = sum_variables(log_p.masked_fill(ignored, 0), slope)
+        return sums * (total / (total - observed.sum(-1)).double())
 
     @staticmethod
-    def _of_members(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:
-        """Log-probabilities (B, D): the members' mean in training (with noise), else those of the average."""
-        parts, at_once = [], ROWS if noise is None and y.device.type == "cpu" else max(1, len(y))
-        for rows, known in zip(y.split(at_once), observed.split(at_once), strict=True):
-            etas = net.of_members(family.encode(rows), known, noise)
-            each = family.member_log_prob(rows, etas, net.n_components)
-            parts.append(each.logsumexp(0) - math.log(net.members) if noise is None else each.mean(0))
+    def _member_log_prob(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:
+        """Log-probabilities (B, D): their mean over members in training (with noise), else of the average."""
+        parts, size = [], ROWS_PER_PASS if noise is None and y.device.type == "cpu" else max(1, len(y))
+        for rows, known in zip(y.split(size), observed.split(size), strict=True):
+            etas = net.member_conditionals(family.encode(rows), known, noise)
+            log_p = family.member_log_prob(rows, etas, net.n_components)
+            parts.append(log_p.logsumexp(0) - math.log(net.members) if noise is None else log_p.mean(0))
         return torch.cat(parts)
 
     def check(self, x: Tensor) -> None:
-        """Columns must match; values are in the family's domain or missing (NaN); no row is all missing."""
+        """Columns must match; values must be in the domain or NaN; every row must have a value."""
         check_columns(x, self.n_variables)
         missing = torch.isnan(x)
         self.family.check(self.family.fill(x, ~missing))
@@ -143,20 +143,20 @@ def draw_blocks(
     means: bool = False,
     orderings: Ordering | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """n rows (n, D), `per_step` variables at a time, and on demand the expectation of each value when drawn.
+    """n rows (n, D), drawn `per_step` variables at a time, and optionally the mean of each conditional.
 
-    With `per_step=1` these are exact draws. Several at once are drawn independently given those before them:
-    an approximation in D / k passes instead of D, whose loss `pynade figure per-step` measures.
+    With `per_step=1` the draws are exact. With k, the variables of a step are drawn independently given the
+    earlier ones, an approximation in D / k passes instead of D (`pynade figure per-step` measures its error).
 
     Args:
         model: the orderless model.
-        n: how many rows.
-        per_step: k, variables drawn at once; the last step takes what is left.
+        n: number of rows.
+        per_step: k, variables drawn at a time; the last step draws the rest.
         generator: source of orderings and values, on the model's device.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
-        means: give the expectations (n, D) too.
-        orderings: a batch, along one of which each row is drawn: from their ensemble. None takes a random
-            one for every row: from the uniform mixture of all D! orderings.
+        means: also return the means (n, D) of the distributions from which the values were drawn.
+        orderings: a batch of orderings, one of which is drawn for each row: rows of their ensemble. None
+            draws a new random ordering for each row: rows of the uniform mixture of all D! orderings.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -171,8 +171,8 @@ def draw_blocks(
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     net, family, device = model.net, model.family, model.device
     rows, expected = (torch.zeros(n, model.n_variables, dtype=model.dtype, device=device) for _ in range(2))
-    at_once, lost = net.rows_at_once(device), torch.zeros((), dtype=torch.bool, device=device)
-    for x, mean in zip(rows.split(at_once), expected.split(at_once), strict=True):  # views
+    size, has_nan = net.rows_at_once(device), torch.zeros((), dtype=torch.bool, device=device)
+    for x, mean in zip(rows.split(size), expected.split(size), strict=True):  # views
         if orderings is None:
             order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
         else:
@@ -185,9 +185,9 @@ def draw_blocks(
             with computing_in(precision, device):
                 eta = net.conditionals(family.encode(x), rank < start)
             eta = eta.to(model.dtype).gather(1, i[..., None].expand(-1, -1, eta.shape[-1]))  # (B, k, P)
-            lost |= torch.isnan(eta).any()
+            has_nan |= torch.isnan(eta).any()
             x.scatter_(1, i, family.sample(eta, i, generator))
             if means:
                 mean.scatter_(1, i, family.mean(eta, i))
-    refuse_lost(lost)
+    refuse_nan(has_nan)
     return rows, expected if means else None

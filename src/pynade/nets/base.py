@@ -1,7 +1,8 @@
-"""What a net is: it computes the parameters (eta) of every variable, in two ways that must agree.
+"""Base classes of nets, which compute the parameters (eta) of every variable in two ways that must agree.
 
-*Parallel*: eta of all D variables at once. *Sequential* (the stepper, as `Walk` runs it): on G groups of N
-rows, those of a group at the same variable: one ordering for all rows is one group, else each row is one.
+*Parallel*: eta of all D variables at once. *Sequential* (the stepper, which `Walk` runs): one variable per
+step, for G groups of N rows. The rows of a group have the same ordering: one group if all rows share it, else
+one group per row.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from pynade.precision import computing_in
 
 State = dict[str, Tensor]
 Activation = Callable[[Tensor], Tensor]
-Random = Generator | None  # where random numbers come from; None: nowhere, or torch's own generator
+Random = Generator | None  # source of random numbers; None: no noise, or torch's global generator
 
-MOST_UNITS = 1 << 24  # of a layer: a larger number is a mistake, or damage
+MOST_UNITS = 1 << 24  # of a layer; larger numbers are treated as errors
 GPU_ROWS = 640_000  # rows of one pass of the stepper on a GPU: a few GB of activations for H = 500
-CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
-CPU_MEMORY = 1 << 26  # bytes of activations at once on a CPU, for nets with large ones
+CPU_ROWS = 4_000  # on a CPU, so that activations stay in the caches
+CPU_MEMORY = 1 << 26  # bytes of activations on a CPU, for nets with `row_floats`
 
 ACTIVATIONS = reference.ACTIVATIONS | {"silu": nn.functional.silu}
 
 
 class Net(Part, ABC):
-    """Abstract net over D variables. Most have a `generator` too, the source of their initial weights.
+    """Abstract net over D variables. Most also take a `generator`, the source of their initial weights.
 
     Args:
         n_variables: D.
         n_params: P, parameters (outputs) per variable.
         n_features: F, inputs per variable.
-        dropout: share of hidden activations dropped in training, of a net that can.
+        dropout: share of hidden activations dropped in training; None for a net without dropout.
 
     Attributes:
-        input_weights: names of the parameters that multiply the inputs (for weight decay on these alone).
-        takes_noise: `parallel` has an argument `noise`, the generator of its dropout.
-        takes_orderings: `parallel` also takes an ordering for every row, (B, D).
-        row_floats: about how many numbers a row needs in a step of the stepper; None: a few thousand at most.
+        input_weights: names of the parameters that multiply the inputs (for `decay_on="input"`).
+        takes_noise: whether `parallel` has an argument `noise`, the generator of its dropout.
+        takes_orderings: whether `parallel` also takes an ordering for every row, (B, D).
+        row_floats: approximate number of floats per row in a step; None: at most a few thousand.
     """
 
     input_weights: tuple[str, ...] = ()
@@ -67,35 +68,35 @@ class Net(Part, ABC):
         self.bias = nn.Parameter(torch.zeros(n_variables, n_params))
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P) from features (B, D, F) under one ordering of all rows; here by the stepper."""
+        """Eta (B, D, P) from features (B, D, F) under one ordering of all rows; by default by the stepper."""
         return stepwise(self, features, ordering)
 
     @abstractmethod
     def start(self, groups: int, rows: int) -> State:
-        """State of (G, N) rows of which nothing is observed yet."""
+        """The initial state of (G, N) rows without any observed variable."""
 
     @abstractmethod
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """Eta (G, N, P) of variable i[g] for the rows of group g, given what each has observed."""
+        """Eta (G, N, P) of variable i[g] for the rows of group g, given their observed variables."""
 
     @abstractmethod
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """State after each row of group g has also seen its features (G, N, F) of variable i[g]."""
+        """The state after variable i[g] of the rows of group g is observed, with these features (G, N, F)."""
 
     def select(self, state: State, group: Tensor, rows: Tensor) -> State:
-        """The state in which each group (G,) has the rows (G, N) of it."""
+        """The state of the rows with indexes (G, N) in each group (G,)."""
         return {name: tensor[group[:, None], rows] for name, tensor in state.items()}
 
     def forward(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P); rows may share one ordering or have one each, (B, D)."""
+        """Eta (B, D, P), under one ordering of all rows or an ordering for each row, (B, D)."""
         if ordering.is_batch and not self.takes_orderings:
             return stepwise(self, features, ordering)
         return self.parallel(features, ordering.rows(len(features)) if ordering.is_batch else ordering)
 
     def rows_at_once(self, device: torch.device) -> int:
-        """How many rows the stepper takes at a time: what keeps the device busy and fits into it.
+        """The number of rows in a batch of the stepper, for speed and by the memory of the device.
 
-        It depends on the kind of GPU, not on its free memory: an evaluation can be resumed elsewhere.
+        It depends on the GPU model, not on its free memory, so that an evaluation can be resumed elsewhere.
         """
         on_gpu = device.type == "cuda"
         most = GPU_ROWS if on_gpu else CPU_ROWS
@@ -105,53 +106,56 @@ class Net(Part, ABC):
         return max(1, min(most, memory // (4 * self.row_floats)))
 
     def set_output_bias(self, eta: Tensor) -> None:
-        """Start from the constant prediction eta (D, P), usually `family.eta_from_marginal(train)`."""
+        """Set the output bias to eta (D, P), usually `family.eta_from_marginal(train)`."""
         with torch.no_grad():
             self.bias.copy_(eta)
 
 
 class AnyOrderNet(Net):
-    """Abstract net whose outputs depend on *which* variables are observed; a step is one pass of the net."""
+    """Abstract net whose outputs are conditioned on any set of observed variables.
+
+    By default a step of the stepper is one pass of the net.
+    """
 
     @abstractmethod
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) of every variable given the observed ones, in one pass.
 
         Args:
-            features: (B, D, F); those of unobserved variables have no influence, whatever they are.
-            observed: bool (B, D), True = given. Outputs of observed variables have no meaning.
-            noise: source of training noise such as dropout; None evaluates without any.
+            features: (B, D, F); those of unobserved variables are ignored, even NaN.
+            observed: bool (B, D). Outputs of observed variables have no meaning.
+            noise: source of training noise such as dropout; None evaluates without noise.
         """
 
     def start(self, groups: int, rows: int) -> State:
-        """Nothing observed."""
+        """The state without observed variables."""
         features = self.bias.new_zeros(groups, rows, self.n_variables, self.n_features)
         return {"features": features, "observed": torch.zeros_like(features[..., 0], dtype=torch.bool)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The whole net, of which one variable per group is kept."""
+        """The outputs of one variable per group, from a pass of the whole net."""
         features, observed = state["features"], state["observed"]
         eta = self.conditionals(features.flatten(0, 1), observed.flatten(0, 1))
-        return of_variables(eta.unflatten(0, observed.shape[:2]), i)
+        return select_variables(eta.unflatten(0, observed.shape[:2]), i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Remember variable i."""
-        group, marks = torch.arange(len(i), device=i.device), torch.ones_like(i[:, None], dtype=torch.bool)
+        """Store the features of variable i."""
+        group, observed = torch.arange(len(i), device=i.device), torch.ones_like(i[:, None], dtype=torch.bool)
         new = {name: tensor.clone() for name, tensor in state.items()}
-        new["features"][group, :, i], new["observed"][group, :, i] = features, marks  # no host constant
+        new["features"][group, :, i], new["observed"][group, :, i] = features, observed  # (no host constant)
         return new
 
 
 class Walk:
-    """The stepper along orders (G, D), for N rows in each of G groups.
+    """The stepper of a net along orders (G, D), for N rows in each of G groups.
 
-    Iterating gives the variables i (G,) of each step. The loop's body may `predict`, and must `observe`.
+    Iteration yields the variables i (G,) of each step; in each the caller may `predict`, and must `observe`.
 
     Args:
         net: the net.
-        order: (G, D), the order of each group; fewer columns stop early.
+        order: (G, D), the order of each group, or its first columns to stop early.
         rows: N.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`); None leaves torch's settings alone.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`); None uses torch's settings.
 
     Example:
         >>> from pynade.nets import FVSBNNet
@@ -181,12 +185,12 @@ class Walk:
             return self.net.predict(self.state, self.i)
 
     def observe(self, features: Tensor) -> None:
-        """Give the net the features (G, N, F) of this step's variables."""
+        """Update the state with the features (G, N, F) of this step's variables."""
         with computing_in(self.precision, self.order.device):
             self.state = self.net.observe(self.state, self.i, features)
 
     def select(self, which: Tensor) -> None:
-        """Replace the rows of each group by the rows `which` (G, N) of it, as resampling does."""
+        """Replace the rows of each group by its rows with indexes `which` (G, N), for resampling."""
         self.state = self.net.select(self.state, self.group, which)
 
     def cells(self, x: Tensor) -> Tensor:
@@ -199,38 +203,38 @@ class Walk:
 
 
 def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
-    """Eta (B, D, P) by the stepper along the ordering(s): the sequential view of a whole batch."""
+    """Eta (B, D, P) of a batch, computed by the stepper along one ordering or one for each row."""
     features, order = grouped(features, ordering)
     walk, etas = Walk(net, order, features.shape[1]), []
     for i in walk:
         etas.append(walk.predict())
-        walk.observe(of_variables(features, i))
+        walk.observe(select_variables(features, i))
     eta = torch.stack(etas, 2)  # (G, N, D, P), by step
     rank = order.argsort(dim=1)[:, None, :, None].expand_as(eta)
     return eta.gather(2, rank).flatten(0, 1)
 
 
 def grouped(rows: Tensor, ordering: Ordering) -> tuple[Tensor, Tensor]:
-    """Rows (B, …) as (G, N, …) with the order (G, D) of each group: all in one, or each on its own."""
+    """Rows (B, …) as groups (G, N, …) and their orders (G, D): one group, or a group for each row."""
     if not ordering.is_batch:
         return rows.unsqueeze(0), ordering.order.to(rows.device).unsqueeze(0)
     return rows.unsqueeze(1), ordering.rows(len(rows)).order.to(rows.device)
 
 
-def of_variables(x: Tensor, i: Tensor) -> Tensor:
-    """What x (G, N, D, …) has of variable i[g] in each group, (G, N, …)."""
+def select_variables(x: Tensor, i: Tensor) -> Tensor:
+    """The values of variable i[g] of each group in x (G, N, D, …): (G, N, …)."""
     return x[torch.arange(len(i), device=i.device), :, i]
 
 
 def activation_named(name: str, known: dict[str, Activation] = ACTIVATIONS) -> Activation:
-    """The function of that name, or a ValueError that lists the known ones."""
+    """The activation function of this name; a ValueError lists the known names."""
     if name not in known:
         raise ValueError(f"unknown activation {name!r}; known: {', '.join(known)}")
     return known[name]
 
 
 def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
-    """Units of each layer, from one number or several (NumPy's too); a ValueError if they are none."""
+    """Units of each layer as integers, from one number or several; a ValueError for anything else."""
     sizes: tuple[Any, ...] = tuple(hidden) if isinstance(hidden, Iterable) else (hidden,)
     for size in sizes:
         number = isinstance(size, Real)
@@ -240,6 +244,6 @@ def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def glorot(*shape: int, fans: int | None = None, generator: Random = None) -> nn.Parameter:
-    """Drawn uniformly from ±sqrt(6 / fans): inputs plus outputs, by default of a matrix or of filters."""
+    """Weights drawn uniformly from ±sqrt(6 / fans); fans (inputs + outputs) by default from the shape."""
     bound = math.sqrt(6 / (fans or sum(shape[:2]) * math.prod(shape[2:])))
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))

@@ -1,4 +1,4 @@
-"""Nets of one pass along an ordering: FVSBN (linear), NADE (one shared layer) and MADE (any depth)."""
+"""Nets that compute all conditionals along an ordering in one pass: FVSBN (linear), NADE and MADE."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from pynade.arguments import check_positive
 from pynade.kernels import recurrence, reference
-from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, of_variables
-from pynade.nets.layers import dropped
+from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, select_variables
+from pynade.nets.layers import apply_dropout
 from pynade.ordering import Ordering
 
 
 class FVSBNNet(Net):
     """Fully visible sigmoid belief network: eta_i = b_i + Σ_{j before i} W[i, j] x_j.
 
-    With Bernoulli conditionals this is one logistic regression per variable; W starts at zero. It has all
-    D × D blocks, of which an ordering uses those with j before i.
+    With Bernoulli conditionals this is one logistic regression per variable. W starts at zero and has D × D
+    blocks, of which an ordering uses those with j before i.
 
     Args:
         n_variables, n_params, n_features: as for `Net`.
@@ -36,19 +36,19 @@ class FVSBNNet(Net):
         self.weight = nn.Parameter(torch.zeros(n_variables, n_params, n_variables, n_features))
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P): one matrix product with the forbidden blocks set to zero."""
+        """Eta (B, D, P): one matrix product with masked weights."""
         return _masked_direct(features, self.weight, ordering.before.to(features.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
-        """Nothing observed: every eta is its bias."""
+        """Eta without observed variables: the bias."""
         return {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The sum for variable i so far."""
-        return of_variables(state["eta"], i)
+        """Eta of variable i from the observed variables."""
+        return select_variables(state["eta"], i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Add variable i's share to all variables, O(D)."""
+        """Add the contribution of variable i to all eta, O(D)."""
         return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
 
 
@@ -61,8 +61,8 @@ class NADENet(Net):
         n_variables, n_params, n_features, generator: as for `Net`.
         hidden: H.
         activation: "sigmoid" (the paper's choice for binary data), "relu" or "tanh".
-        kernel: which implementation computes the recurrence, "auto", "reference", "numba" or "triton"
-            (see `pynade.kernels`); not part of a saved model.
+        kernel: the implementation of the recurrence: "auto", "reference", "numba" or "triton" (see
+            `pynade.kernels`); not saved.
 
     Example:
         >>> net = NADENet(4, n_params=1, hidden=8)
@@ -87,14 +87,14 @@ class NADENet(Net):
         (hidden,) = layer_sizes((hidden,))
         check_positive(hidden=hidden)
         self.hidden, self.kernel, self.activation = hidden, kernel, activation
-        self._act = activation_named(activation, reference.ACTIVATIONS)  # those of the fused kernels
+        self._act = activation_named(activation, reference.ACTIVATIONS)  # those with fused kernels
         fans = n_variables * n_features + hidden
         self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
         self.output = glorot(n_variables, n_params, hidden, fans=fans, generator=generator)
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
+        """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not support."""
         order = ordering.order.to(features.device)
         parts = (self.weight, self.hidden_bias, self.output, self.bias, order, self.activation, self.kernel)
         if not torch.is_autocast_enabled(features.device.type):  # (entering the context takes time)
@@ -118,20 +118,20 @@ class NADENet(Net):
 class MADENet(Net):
     """Masked autoencoder for distribution estimation (Germain et al., 2015).
 
-    Every hidden unit is assigned to a variable (`homes`), and along an ordering depends on the variables up
-    to and including that one; outputs depend on the units of the variables before them. So the masks are a
-    function of the ordering alone. The D steps of the stepper cost as much as *one* parallel pass: a unit is
-    final as soon as its variable has been observed, and is then propagated through the layers once.
+    Every hidden unit is assigned to a variable (`homes`) and depends on the variables up to and including it
+    in the ordering; an output depends on the units of earlier variables. The masks are therefore a function
+    of the ordering alone. The D steps of the stepper cost as much as *one* parallel pass: the value of a unit
+    is final when its variable has been observed, and is then propagated to the next layer once.
 
     Args:
         n_variables, n_params, n_features, dropout: as for `Net`.
-        hidden: units per layer; an int for one layer; () gives a linear model (with `direct`, an FVSBN).
+        hidden: units per layer; an int for one layer; () is a linear model (with `direct`, an FVSBN).
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
-        input_observed: give the first layer and the direct connections which variables they see, by a second
-            set of weights V, from zero: a unit adds Σ_j V[j] over the inputs j it sees, so that a zero is not
-            the same as a variable that comes later (for one net of many orderings).
-        generator: source of the units' variables and the initial weights.
+        input_observed: distinguish an observed zero from an unobserved variable, for a net of many orderings:
+            units of the first layer and direct connections add Σ_j V[j] over their unmasked inputs j, with
+            further weights V that start at zero.
+        generator: source of the assignment of units to variables and of the initial weights.
 
     Example:
         >>> net = MADENet(4, hidden=(8, 8), direct=True)
@@ -161,7 +161,7 @@ class MADENet(Net):
         self.activation, self._act = activation, activation_named(activation)
         self.direct, self.input_observed = direct, input_observed
         homes = [torch.empty(0, dtype=torch.long)]
-        for h in self.hidden:  # every variable has equally many units, give or take one, at random
+        for h in self.hidden:  # at random, with numbers of units per variable that differ by at most one
             rounds = range(-(-h // n_variables))
             homes.append(torch.cat([torch.randperm(n_variables, generator=generator) for _ in rounds])[:h])
         self.homes = nn.Buffer(torch.cat(homes))
@@ -185,17 +185,17 @@ class MADENet(Net):
         eta: Tensor = self.bias
         if self.hidden:
             h: Tensor = features.flatten(1)
-            seen = rank.repeat_interleave(self.n_features)  # the step at which each input is known
+            input_rank = rank.repeat_interleave(self.n_features)  # the step at which each input is observed
             layers = zip(self.weights, self.hidden_bias, self.homes.split(self.hidden), strict=True)
             for n, (weight, c, home) in enumerate(layers):
-                final = rank[home]  # the step after which each unit is known
+                unit_rank = rank[home]  # the step at which each unit is final
                 if n == 0 and self.input_observed:
-                    c = c + (self.observed_weight * (rank[:, None] <= final[None, :])).sum(0)
-                h = self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :])))
-                h = dropped(h, self.dropout, noise)
-                seen = final
-            predicted = rank.repeat_interleave(self.n_params)
-            out = h @ (self.output * (seen[:, None] < predicted[None, :]))
+                    c = c + (self.observed_weight * (rank[:, None] <= unit_rank[None, :])).sum(0)
+                h = self._act(torch.addmm(c, h, weight * (input_rank[:, None] <= unit_rank[None, :])))
+                h = apply_dropout(h, self.dropout, noise)
+                input_rank = unit_rank
+            output_rank = rank.repeat_interleave(self.n_params)
+            out = h @ (self.output * (input_rank[:, None] < output_rank[None, :]))
             eta = eta + out.view(-1, self.n_variables, self.n_params)
         if hasattr(self, "direct_weight"):
             before = ordering.before.to(features.device)
@@ -205,23 +205,23 @@ class MADENet(Net):
         return eta.expand(len(features), -1, -1)
 
     def start(self, groups: int, rows: int) -> State:
-        """Pre-activations at their biases."""
+        """Pre-activations and eta without observed variables: their biases."""
         state = {f"a{n}": c.expand(groups, rows, -1) for n, c in enumerate(self.hidden_bias)}
         return state | {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The sum for variable i so far."""
-        return of_variables(state["eta"], i)
+        """Eta of variable i from the observed variables."""
+        return select_variables(state["eta"], i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Propagate x_i, then every unit of variable i; what must not see them is never read again."""
+        """Propagate x_i and the units of variable i, without masks: units of earlier variables are final."""
         new = dict(state)
         value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
         for n, (weight, home) in enumerate(zip(self.weights, self.homes.split(self.hidden), strict=True)):
             new[f"a{n}"] = new[f"a{n}"] + value @ weight[units]
             if n == 0 and self.input_observed:
                 new["a0"] = new["a0"] + self.observed_weight[i][:, None]
-            units, exists = _units_of(home, self.n_variables, i)  # (G, m)
+            units, exists = _select_units(home, self.n_variables, i)  # (G, m)
             hidden = self._act(new[f"a{n}"])
             value = hidden.gather(2, units[:, None].expand(-1, hidden.shape[1], -1)) * exists[:, None]
         if self.hidden:
@@ -239,8 +239,8 @@ def _masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     return torch.tensordot(features, weight * before[:, None, :, None], dims=([1, 2], [2, 3]))
 
 
-def _units_of(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
-    """Units of variable i[g], padded to the largest number: indexes (G, m) and which of them exist."""
+def _select_units(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
+    """Indexes (G, m) of the units of variable i[g], padded to the largest number m, and their mask."""
     count = torch.bincount(home, minlength=n_variables)
     by_home = home.argsort(stable=True)
     first = count.cumsum(0) - count

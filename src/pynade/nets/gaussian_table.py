@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import CPU_MEMORY, AnyOrderNet, State
-from pynade.nets.table import TableNet, merged
+from pynade.nets.table import TableNet, average_distributions
 
 LEAST = 1e-8  # variance, and scale, of a variable that is given by others
 OFFSET, SCALE = 0.55852, 0.46373  # two logistics at ± OFFSET: a standard normal to 0.002 nats
@@ -211,7 +211,7 @@ class TableBlend(AnyOrderNet):
 
     def _merged(self, etas: list[Tensor], counts: Tensor) -> Tensor:
         logs = [math.log(w) for w in self.weights]
-        return merged(etas, logs, self.sizes, counts, self.most, self.n_params)
+        return average_distributions(etas, logs, self.sizes, counts, self.most, self.n_params)
 
     def start(self, groups: int, rows: int) -> Any:
         """The states of all parts."""

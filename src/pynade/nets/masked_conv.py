@@ -1,4 +1,4 @@
-"""ConvNADE's nets: convolutions on the observed pixels and on flags for which they are, and sums of nets."""
+"""The nets of ConvNADE: convolutions of the observed pixels and their mask, and sums of two nets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, of_variables
-from pynade.nets.layers import ImageNet, convolved, dropped
+from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, select_variables
+from pynade.nets.layers import ImageNet, apply_dropout, convolve
 
-# the paper's net for images of 28 × 28, symmetric in its filters
+# the paper's net for images of 28 × 28
 PAPER_BLUEPRINT = (
     "64@8x8(valid)->64@4x4(valid)->64@6x6(valid)->64@7x7(valid)"
     "->64@7x7(full)->64@6x6(full)->64@4x4(full)->1@8x8(full)"
 )
-ZEROS = {"valid": 0, "same": 1, "full": 2}  # around a map, as a multiple of the filter's side less one
+ZEROS = {"valid": 0, "same": 1, "full": 2}  # zero padding of both sides, in units of the filter size minus 1
 Shape = tuple[int, int, int]  # maps, height, width
 
 
@@ -35,7 +35,7 @@ class MaskedConv(ImageNet):
         image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
         blueprint: the layers, see `parse_blueprint`; the default is the paper's, for 28 × 28.
         activation: "relu", "tanh", "sigmoid" or "silu", after every convolution but the last.
-        input_observed: give the net the flags too; False is the tables' "no input masks".
+        input_observed: the mask is an input too; False is "no input masks" in the paper's tables.
 
     Example:
         >>> net = MaskedConv((5, 5), blueprint="8@3x3(valid)->8@2x2(full)->1@2x2(full)")
@@ -64,12 +64,12 @@ class MaskedConv(ImageNet):
         self.activation, self._act = activation, activation_named(activation)
         self.input_observed = input_observed
         inputs = (channels * (n_features + int(input_observed)), *self.image_shape)
-        self.layers, shapes = layers_for(blueprint, inputs, channels * n_params)
+        self.layers, shapes = resolve_blueprint(blueprint, inputs, channels * n_params)
         self.blueprint = "->".join(map(str, self.layers))
-        self.windows = _windows(self.layers, shapes)
+        self.windows = _find_windows(self.layers, shapes)
         sizes = [math.prod(shape) for shape in shapes]
         sizes += [window.map[0] * math.prod(window.size) for window in self.windows]
-        self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
+        self.row_floats = 4 * max(sizes)  # input, output and working memory of a convolution
         self.weights = nn.ParameterList(
             glorot(layer.maps, maps, layer.height, layer.width, generator=generator)
             for layer, (maps, *_) in zip(self.layers, shapes, strict=False)
@@ -79,32 +79,32 @@ class MaskedConv(ImageNet):
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        return self.from_maps(self._below(features, observed, len(self.layers), noise))
+        return self.from_maps(self._run_layers(features, observed, len(self.layers), noise))
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """As the whole net, but of the last maps only the windows on which variable i depends."""
+        """The outputs of variable i, computing only the windows of the last maps on which it depends."""
         features, observed = state["features"], state["observed"]
         groups, rows = observed.shape[:2]
-        first, (bottom, *above) = len(self.layers) - len(self.windows), self.windows
-        h = self._below(features.flatten(0, 1), observed.flatten(0, 1), first)
+        n_full, (window, *windows) = len(self.layers) - len(self.windows), self.windows
+        h = self._run_layers(features.flatten(0, 1), observed.flatten(0, 1), n_full)
         channel, pixel = i // math.prod(self.image_shape), i % math.prod(self.image_shape)
-        at = torch.stack((pixel // self.image_shape[1], pixel % self.image_shape[1]), -1)  # (G, 2)
-        places, inside = bottom.places(at)
-        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map[1:])
-        flat = h.permute(0, 2, 3, 1).flatten(0, 2)  # on a GPU they lie like this already
-        h = flat.index_select(0, (base + places.view(groups, 1, -1)).flatten())
-        h = h.view(groups, rows, *bottom.size, -1) * inside[:, None, :, :, None]  # zeros beyond the edges
+        pixels = torch.stack((pixel // self.image_shape[1], pixel % self.image_shape[1]), -1)  # (G, 2)
+        indexes, inside = window.indexes(pixels)
+        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(window.map[1:])
+        flat = h.permute(0, 2, 3, 1).flatten(0, 2)  # (no copy on a GPU, where h is channels-last)
+        h = flat.index_select(0, (base + indexes.view(groups, 1, -1)).flatten())
+        h = h.view(groups, rows, *window.size, -1) * inside[:, None, :, :, None]  # zero padding
         h = h.flatten(0, 1).permute(0, 3, 1, 2)
-        n = len(self.weights) - len(self.windows)  # of the first convolution that sees windows
-        for window in above:
-            h = self._act(convolved(h, self.weights[n], self.hidden_bias[n])).unflatten(0, (groups, rows))
-            h = (h * window.places(at)[1][:, None, None]).flatten(0, 1)  # the next layer's zeros
+        n = len(self.weights) - len(self.windows)  # index of the first convolution of windows
+        for window in windows:
+            h = self._act(convolve(h, self.weights[n], self.hidden_bias[n])).unflatten(0, (groups, rows))
+            h = (h * window.indexes(pixels)[1][:, None, None]).flatten(0, 1)  # zero padding of the next layer
             n += 1
-        eta = convolved(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
-        return of_variables(eta.mT, channel) + self.bias[i].unsqueeze(1)
+        eta = convolve(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
+        return select_variables(eta.mT, channel) + self.bias[i].unsqueeze(1)
 
-    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
-        """The maps below layer `end`."""
+    def _run_layers(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
+        """The output of the first `end` layers."""
         h, filters = self.to_maps(features, observed), zip_longest(self.weights, self.hidden_bias)
         for layer in self.layers[:end]:
             height, width = layer.height, layer.width
@@ -113,18 +113,18 @@ class MaskedConv(ImageNet):
             elif layer.type == "up":
                 h = h.repeat_interleave(height, dim=2).repeat_interleave(width, dim=3)
             else:
-                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
+                if layer.type == "same":  # even filters need one more zero at the right and at the bottom
                     h = functional.pad(h, (0, 1 - width % 2, 0, 1 - height % 2))
                 weight, bias = next(filters)
-                h = convolved(h, weight, bias, padding=layer.zeros)
-                h = h if bias is None else dropped(self._act(h), self.dropout, noise)
+                h = convolve(h, weight, bias, padding=layer.zeros)
+                h = h if bias is None else apply_dropout(self._act(h), self.dropout, noise)
         return h
 
 
 class Hybrid(AnyOrderNet):
-    """The sum of two nets' eta, taken before the output non-linearity (eq. convnade-hybrid:last-hidden).
+    """The sum of the eta of two nets (eq. convnade-hybrid:last-hidden).
 
-    Its output bias starts as the sum of the parts' biases, which become constant zeros.
+    Its output bias starts as the sum of the two nets' biases, which are replaced by constant zeros.
 
     Args:
         first: any-order net, such as a `MaskedConv`.
@@ -140,8 +140,8 @@ class Hybrid(AnyOrderNet):
     def __init__(self, first: AnyOrderNet, second: AnyOrderNet) -> None:
         one, two = ((net.n_variables, net.n_params, net.n_features) for net in (first, second))
         if one != two:
-            same = "the same n_variables, n_params and n_features"
-            raise ValueError(f"the parts of a hybrid need {same}, not {one} and {two}")
+            sizes = "the same n_variables, n_params and n_features"
+            raise ValueError(f"the parts of a hybrid need {sizes}, not {one} and {two}")
         super().__init__(*one)
         self.first, self.second = first, second
         parts = {"first": first, "second": second}
@@ -153,31 +153,31 @@ class Hybrid(AnyOrderNet):
             net.register_buffer("bias", torch.zeros_like(self.bias))
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
-        """Eta (B, D, P): the parts' and the bias, added up."""
+        """Eta (B, D, P): the sum of both nets and the bias."""
         first = self.first.conditionals(features, observed, noise)
         return first + self.second.conditionals(features, observed, noise) + self.bias
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The parts', each in its own way if that needs no more than the values and flags observed so far."""
+        """The sum of both nets, by their own method if their state is that of `AnyOrderNet`."""
         eta = self.bias[i].unsqueeze(1)
         for net in (self.first, self.second):
-            own = type(net) if type(net).start is AnyOrderNet.start else AnyOrderNet
-            eta = eta + own.predict(net, state, i)
+            base = type(net) if type(net).start is AnyOrderNet.start else AnyOrderNet
+            eta = eta + base.predict(net, state, i)
         return eta
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What a pixel depends on in one layer's map: a block that begins at the pixel's place plus `offset`."""
+    """The block of a layer's map on which an output pixel depends; it begins at the pixel plus `offset`."""
 
     offset: tuple[int, int]
     size: tuple[int, int]
     map: Shape  # of the whole map
 
-    def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
+    def indexes(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Indexes (G, h, w) into the flattened map of the windows of pixels (G, 2), and their valid mask."""
         r, c = (
-            at[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=at.device)
+            pixels[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=pixels.device)
             for side in (0, 1)
         )
         r, c, (_, height, width) = r[:, :, None], c[:, None, :], self.map
@@ -185,18 +185,18 @@ class _Window:
         return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
 
-def _windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
-    """The windows of the maps below the last convolutions, lowest first, as long as they are the smaller."""
+def _find_windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
+    """Windows of the input maps of the last convolutions, as far as they are smaller than the whole maps."""
     top, left, height, width = 0, 0, 1, 1
-    found: list[_Window] = []
+    windows: list[_Window] = []
     for n in reversed(range(len(layers))):
-        layer, (_, *after) = layers[n], shapes[n + 1]
-        if not layer.convolves or (found and height * width >= after[0] * after[1]):
+        layer, (_, *size) = layers[n], shapes[n + 1]
+        if not layer.convolves or (windows and height * width >= size[0] * size[1]):
             break
         top, left = top - layer.zeros[0], left - layer.zeros[1]
         height, width = height + layer.height - 1, width + layer.width - 1
-        found.append(_Window((top, left), (height, width), shapes[n]))
-    return found[::-1]
+        windows.append(_Window((top, left), (height, width), shapes[n]))
+    return windows[::-1]
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Layer:
 
     @property
     def zeros(self) -> tuple[int, int]:
-        """How many zeros a convolution puts above a map and to its left."""
+        """Zero padding of a convolution at the top and at the left."""
         return ZEROS[self.type] * (self.height - 1) // 2, ZEROS[self.type] * (self.width - 1) // 2
 
     def __str__(self) -> str:
@@ -224,17 +224,17 @@ class Layer:
 
 
 def parse_blueprint(text: str) -> list[Layer]:
-    """The layers of a blueprint, which are joined by `->` (or `→`); spaces do not matter. A layer is one of
+    """The layers of a blueprint, separated by `->` (or `→`); spaces are ignored. A layer is one of
 
         maps@HxW(type)   convolution with `maps` filters of H × W, stride 1; type is one of
-                           valid   complete windows only: a side of N becomes N - H + 1
-                           same    zeros around the map so that its shape stays
-                           full    zeros around the map, H - 1 on each side: N becomes N + H - 1
-        pool@HxW         largest value of each H × W tile; tiles must cover the map exactly
+                           valid   without padding: a side of N becomes N - H + 1
+                           same    zero padding that keeps the shape
+                           full    zero padding of H - 1 on each side: N becomes N + H - 1
+        pool@HxW         maximum of each H × W tile; tiles must cover the map exactly
         up@HxW           every value repeated H × W times (nearest-neighbour upsampling)
 
     The last layer is a convolution, and its output has the shape of the image. Its number of maps is written
-    as `1`, whatever the number of channels and of parameters per variable: a net makes as many as it needs.
+    as `1`, and is replaced by the number of channels times parameters per variable.
 
     Example:
         >>> parse_blueprint("8@3x3(valid) → pool@2x2")
@@ -254,8 +254,8 @@ def parse_blueprint(text: str) -> list[Layer]:
     return layers
 
 
-def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
-    """Layers of a blueprint that ends in so many maps of the image; shapes of the inputs and after each."""
+def resolve_blueprint(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
+    """The layers of a blueprint with this number of output maps; shapes of all maps, inputs first."""
     layers = parse_blueprint(text)
     last, shapes = layers[-1], [inputs]
     if not last.convolves:
@@ -269,8 +269,8 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], lis
                 raise ValueError(f"{name}: tiles of {height}x{width} do not cover a {h}x{w} map exactly")
             shapes.append((maps, h // height, w // width))
         else:
-            more = ZEROS[layer.type] - 1
-            shapes.append((layer.maps, h + more * (height - 1), w + more * (width - 1)))
+            change = ZEROS[layer.type] - 1
+            shapes.append((layer.maps, h + change * (height - 1), w + change * (width - 1)))
             if min(shapes[-1]) < 1:
                 raise ValueError(f"{name}: a {height}x{width} filter does not fit a {h}x{w} map")
     maps, h, w = shapes[-1]

@@ -1,4 +1,4 @@
-"""DeepNADE's net: a feed-forward net on the observed values and on flags for which they are."""
+"""The net of DeepNADE: a feed-forward net of the observed values and their mask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, layer_sizes
-from pynade.nets.layers import dropped
+from pynade.nets.layers import apply_dropout
 
 
 class MaskedMLP(AnyOrderNet):
@@ -22,7 +22,7 @@ class MaskedMLP(AnyOrderNet):
         n_variables, n_params, n_features, dropout, generator: as for `Net`.
         hidden: units of each layer; an int for one layer.
         activation: "relu", "tanh", "sigmoid" or "silu".
-        input_observed: give the net the flags too; False is the tables' "no input masks".
+        input_observed: the mask is an input too; False is "no input masks" in the paper's tables.
         residual: add a layer's input to its output where the widths agree.
         layer_norm: normalise the pre-activations of every layer.
 
@@ -72,32 +72,32 @@ class MaskedMLP(AnyOrderNet):
         if self.input_observed:
             inputs = torch.cat((inputs, known.to(features.dtype)), dim=-1)
         h = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
-        h = self._above(h, noise)
+        h = self._run_hidden(h, noise)
         return torch.addmm(self.bias.flatten(), h, self.output.flatten(0, 1).mT).view(-1, *self.bias.shape)
 
     def start(self, groups: int, rows: int) -> State:
-        """The first layer's pre-activation with nothing observed: its bias."""
+        """The first layer's pre-activation without observed variables: its bias."""
         return {"a": self.hidden_bias[0].expand(groups, rows, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """Layers above the first, then the outputs of variable i alone."""
-        return self._above(state["a"], None) @ self.output[i].mT + self.bias[i].unsqueeze(1)
+        """The remaining layers, and of the outputs only those of variable i."""
+        return self._run_hidden(state["a"], None) @ self.output[i].mT + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Add variable i's row (and its flag's) to the first layer: O(H)."""
+        """Add the contribution of variable i and its flag to the first pre-activation: O(H)."""
         if self.input_observed:
             features = functional.pad(features, (0, 1), value=1.0)
         return {"a": torch.baddbmm(state["a"], features, self.weight[i])}
 
     def deeper(self, hidden: int, generator: Random = None) -> MaskedMLP:
-        """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
+        """A copy of this net with one more hidden layer; the new layer and the output layer are random."""
         new = MaskedMLP(**self.config() | {"hidden": [*self.hidden, hidden]}, generator=generator)
-        kept = {n: p for n, p in self.state_dict().items() if n not in ("output", "bias")}
-        new.load_state_dict(new.state_dict() | kept)
+        copied = {n: p for n, p in self.state_dict().items() if n not in ("output", "bias")}
+        new.load_state_dict(new.state_dict() | copied)
         return new.to(self.bias)
 
-    def _above(self, a: Tensor, noise: Random) -> Tensor:
-        """From the first layer's pre-activation (…, H) to the last hidden layer."""
+    def _run_hidden(self, a: Tensor, noise: Random) -> Tensor:
+        """The last hidden layer, from the first layer's pre-activation (…, H)."""
         h = a
         for n in range(len(self.hidden)):
             if n:
@@ -105,6 +105,6 @@ class MaskedMLP(AnyOrderNet):
                 a = a.unflatten(0, h.shape[:-1])
             if self.layer_norm:
                 a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
-            new = dropped(self._act(a), self.dropout, noise)
+            new = apply_dropout(self._act(a), self.dropout, noise)
             h = h + new if n and self.residual and new.shape == h.shape else new
         return h

@@ -1,4 +1,4 @@
-"""The any-order nets of mixed tables: residual nets on indicators of levels and on numbers, and averages."""
+"""Any-order residual nets of mixed tables, and averages of their distributions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, Random, State, glorot, layer_sizes
-from pynade.nets.layers import dropped
+from pynade.nets.layers import apply_dropout
 
 
 class TableNet(AnyOrderNet):
-    """Any-order net whose variables have inputs and outputs of different sizes; one or several members.
+    """Any-order net whose variables have inputs and outputs of different sizes; an ensemble of members.
 
         h⁰ = W (inputs of the observed variables) + b
         hˡ = hˡ⁻¹ + act(Wˡ norm(hˡ⁻¹) + bˡ),   eta_i = V_i norm(hᴸ) + b_i
 
-    The first feature of a variable with levels is the index of its level, which the net sees as indicators;
-    a variable of numbers has its features and a flag that it is observed. Several members have weights of
-    their own. A conditional probability is the mean of theirs; each is trained for itself (`of_members`).
+    The first feature of a variable with levels is the index of its level, and its inputs are one indicator
+    per level; the inputs of a numeric variable are its features and a flag that it is observed. Members have
+    separate weights and are trained independently (`member_conditionals`); a conditional is the average of
+    the members' distributions.
 
     Args:
-        levels: of each variable its number of levels; 0 for numbers.
-        n_params: outputs per variable of a member (the largest number).
-        outputs: outputs that each variable uses; None takes its levels, or n_params of numbers.
+        levels: number of levels of each variable; 0 for numeric variables.
+        n_params: outputs of a member per variable (the maximum over variables).
+        outputs: number of outputs that each variable uses; None: its levels, or n_params if numeric.
         hidden: units of each layer.
-        n_features: F, features per variable of numbers.
-        members: how many nets; the numbers of several have mixtures as parameters.
+        n_features: F, features per numeric variable.
+        members: number of nets; with several, the parameters of numeric variables must be mixtures.
         dropout, generator: as for `Net`.
 
     Example:
@@ -94,26 +95,26 @@ class TableNet(AnyOrderNet):
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        return self._merged(self.of_members(features, observed, noise), self.counts)
+        return self._average_members(self.member_conditionals(features, observed, noise), self.counts)
 
-    def of_members(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
+    def member_conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (M, B, D, P) of each member."""
-        h = self._above(self._inputs(features, observed) @ self.weight + self.hidden_bias, noise)
+        h = self._run_hidden(self._inputs(features, observed) @ self.weight + self.hidden_bias, noise)
         flat = torch.bmm(h, self.output)
-        if flat.shape[2] < self.place.numel():  # else all variables use all parameters
+        if flat.shape[2] < self.place.numel():  # otherwise all variables use all parameters
             flat = functional.pad(flat, (0, 1)).index_select(2, self.place.flatten())
         eta = flat.unflatten(2, self.place.shape)
         return eta + self.bias.unsqueeze(1)
 
-    def _merged(self, eta: Tensor, counts: Tensor) -> Tensor:
-        """The members' average (…, P), from their parameters (M, …, P)."""
+    def _average_members(self, eta: Tensor, counts: Tensor) -> Tensor:
+        """Parameters (…, P) of the average of the members' distributions, from theirs (M, …, P)."""
         if self.members == 1:
             return eta[0]
         weights, components = [-math.log(self.members)] * self.members, [self.n_components] * self.members
-        return merged(list(eta), weights, components, counts, max(self.levels), self.n_params)
+        return average_distributions(list(eta), weights, components, counts, max(self.levels), self.n_params)
 
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
-        """Indicators, numbers and flags (B, T), zero where a variable is not observed."""
+        """Indicators, numbers and flags (B, T), zero for variables that are not observed."""
         inputs = features.new_zeros(len(features), self.n_inputs)
         if len(self.level):
             known = observed[:, self.level]
@@ -126,52 +127,53 @@ class TableNet(AnyOrderNet):
         return inputs
 
     def start(self, groups: int, rows: int) -> State:
-        """The first layer (G, N, M, H) with nothing observed: its bias."""
+        """The first layer (G, N, M, H) without observed variables: its bias."""
         return {"a": self.hidden_bias[:, 0].expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """Layers above the first, then the outputs of variable i alone."""
-        h = self._above(state["a"].permute(2, 0, 1, 3).flatten(1, 2), None)
+        """The remaining layers, and of the outputs only those of variable i."""
+        h = self._run_hidden(state["a"].permute(2, 0, 1, 3).flatten(1, 2), None)
         h = h.unflatten(1, state["a"].shape[:2])  # (M, G, N, H)
         eta = h.new_empty(*h.shape[1:3], self.n_params)
-        for variable, groups in by_variable(i):
+        for variable, groups in groups_by_variable(i):
             first = int(self.place[variable, 0])
             columns = self.output[:, :, first : first + self.outputs[variable]]
-            own = torch.bmm(h[:, groups].flatten(1, 2), columns)
-            own = functional.pad(own, (0, self.member_params - own.shape[-1])) + self.bias[:, variable, None]
-            eta[groups] = self._merged(own, self.counts[variable]).unflatten(0, (len(groups), -1))
+            each = torch.bmm(h[:, groups].flatten(1, 2), columns)
+            padding = self.member_params - each.shape[-1]
+            each = functional.pad(each, (0, padding)) + self.bias[:, variable, None]
+            eta[groups] = self._average_members(each, self.counts[variable]).unflatten(0, (len(groups), -1))
         return eta
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Add the rows of variable i's inputs to the first layer: O(H)."""
+        """Add the contribution of variable i to the first layer: O(H)."""
         change = torch.empty_like(state["a"])  # (G, N, M, H)
-        for variable, groups in by_variable(i):
+        for variable, groups in groups_by_variable(i):
             x, first = features[groups], int(self.first[variable])
             if self.levels[variable]:
-                own = self.weight[:, first + x[..., 0].long()]
+                terms = self.weight[:, first + x[..., 0].long()]
             else:
                 inputs = functional.pad(x, (0, 1), value=1.0).flatten(0, 1)
-                own = (inputs @ self.weight[:, first : first + inputs.shape[-1]]).unflatten(1, x.shape[:2])
-            change[groups] = own.permute(1, 2, 0, 3).to(change.dtype)  # autocast: of lower precision
+                terms = (inputs @ self.weight[:, first : first + inputs.shape[-1]]).unflatten(1, x.shape[:2])
+            change[groups] = terms.permute(1, 2, 0, 3).to(change.dtype)  # (bfloat16 under autocast)
         return {"a": state["a"] + change}
 
-    def _above(self, h: Tensor, noise: Random) -> Tensor:
-        """From the first layer (M, R, H) to the normalised last one."""
+    def _run_hidden(self, h: Tensor, noise: Random) -> Tensor:
+        """The normalised last hidden layer, from the first one (M, R, H)."""
         for weight, bias, gain in zip(self.weights, self.biases, self.gains, strict=False):
             a = torch.baddbmm(bias, functional.layer_norm(h, h.shape[-1:]) * gain, weight)
-            h = h + dropped(functional.silu(a), self.dropout, noise, axis=1)
+            h = h + apply_dropout(functional.silu(a), self.dropout, noise, axis=1)
         return functional.layer_norm(h, h.shape[-1:]) * self.gains[-1]
 
 
-def by_variable(i: Tensor) -> list[tuple[int, Tensor]]:
-    """The different variables among those of the groups (G,), each with its groups."""
-    different, which = torch.unique(i, return_inverse=True)
-    if len(different) == 1:
-        return [(int(different), torch.arange(len(i), device=i.device))]
-    return [(v, torch.nonzero(which == k).flatten()) for k, v in enumerate(different.tolist())]
+def groups_by_variable(i: Tensor) -> list[tuple[int, Tensor]]:
+    """The distinct variables in i (G,), each with the indexes of its groups."""
+    distinct, inverse = torch.unique(i, return_inverse=True)
+    if len(distinct) == 1:
+        return [(int(distinct), torch.arange(len(i), device=i.device))]
+    return [(v, torch.nonzero(inverse == k).flatten()) for k, v in enumerate(distinct.tolist())]
 
 
-def merged(
+def average_distributions(
     etas: Sequence[Tensor],
     log_weights: Sequence[float],
     components: Sequence[int],
@@ -181,19 +183,19 @@ def merged(
 ) -> Tensor:
     """Parameters (…, n_params) of the weighted average of distributions with parameters etas (…, P).
 
-    Levels (counts (…), 0 for numbers, at most `most`) get the logarithm of their mean probability; the
-    mixtures of numbers, each with its number of components, are put together.
+    The average of distributions of levels (numbers of levels `counts` (…), 0 for numbers, at most `most`) is
+    given by log-probabilities, that of mixtures of numbers by the union of their components.
 
     Example:
         >>> two = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
-        >>> merged(two, [math.log(0.5)] * 2, [0, 0], torch.tensor(2), most=2, n_params=2).exp()
+        >>> average_distributions(two, [math.log(0.5)] * 2, [0, 0], torch.tensor(2), most=2, n_params=2).exp()
         tensor([0.2500, 0.7500])
     """
     parts = []  # of each distribution: log-weights of components, locations, raw scales
     for eta, weight, K in zip(etas, log_weights, components, strict=True):
         logits, *others = eta[..., : 3 * K].unflatten(-1, (3, K)).unbind(-2)
         parts.append((logits.log_softmax(-1) + weight, *others))
-    numbers = torch.cat([own for part in zip(*parts, strict=True) for own in part], -1)
+    numbers = torch.cat([tensor for part in zip(*parts, strict=True) for tensor in part], -1)
     numbers = functional.pad(numbers, (0, n_params - numbers.shape[-1]))
     if not most:
         return numbers

@@ -1,4 +1,4 @@
-"""Transformers with one token per variable: of any order, or causal, with all conditionals in one pass."""
+"""Transformers with one token per variable: for any order, or causal (all conditionals in one pass)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, Net, Random, State, glorot
-from pynade.nets.layers import Linear, add_norm, attend, dropped
+from pynade.nets.layers import Linear, add_norm, apply_dropout, attend
 from pynade.ordering import Ordering
 
 
 class Block(nn.Module):
     """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
 
-    What the net adds is added by the next `add_norm`. Norms have no weights and matrices no biases, whose
-    gradients would take a fifth of the time. `scale`: of the initial weights of what is added to h.
+    The output of the net is added by the `add_norm` that follows. Norms have no weights and matrices have no
+    biases, whose gradients would take a fifth of the time. `scale` multiplies the initial weights of the
+    residual branches.
     """
 
     def __init__(self, net: TokenNet, scale: float, generator: Random) -> None:
@@ -34,18 +35,18 @@ class Block(nn.Module):
     def forward(
         self, h: Tensor, more: Tensor | None, noise: Random, causal: bool = False, past: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Tokens h + more after attention, what the net adds to them, and `past` grown by them (`attend`)."""
+        """Tokens h + more after attention, the output of the net, and the updated `past` (`attend`)."""
         h, normal = add_norm(h, more)
-        seen, past = attend(self.queries_keys_values(normal), self.heads, causal, past)
-        h, normal = add_norm(h, dropped(self.attended(seen), self.dropout, noise))
+        values, past = attend(self.queries_keys_values(normal), self.heads, causal, past)
+        h, normal = add_norm(h, apply_dropout(self.attended(values), self.dropout, noise))
         more = self.out(functional.gelu(self.hidden(normal)))
-        return h, dropped(more, self.dropout, noise), past
+        return h, apply_dropout(more, self.dropout, noise), past
 
 
 class TokenNet(Net):
-    """Abstract transformer with one token per variable, made of a value's embedding and learnt vectors.
+    """Abstract transformer; the token of a variable is the sum of its value's embedding and learnt vectors.
 
-    The output layer is shared by all variables and starts at zero: before training eta is the output bias.
+    The output layer is shared by all variables and starts at zero: the initial eta is the output bias.
 
     Args:
         n_variables, n_params, n_features, generator: as for `Net`.
@@ -53,11 +54,11 @@ class TokenNet(Net):
         depth: blocks of attention and a two-layer net.
         heads: attention heads; they divide the width.
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
-        dropout: share of what each half of a block adds that is dropped in training.
+        dropout: share of the output of each residual branch that is dropped in training.
 
     Attributes:
-        vectors: names of the learnt vectors and how many of each: 0 is one for each variable, None just one.
-        cached: vectors of each token and block that the stepper keeps.
+        vectors: names of the learnt vectors and their numbers: 0 is one per variable, None a single vector.
+        cached: vectors per token and block in the state of the stepper.
     """
 
     input_weights = ("value",)
@@ -92,22 +93,24 @@ class TokenNet(Net):
         self.layers = nn.ModuleList(Block(self, scale, generator) for _ in range(depth))
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def _read(self, h: Tensor, noise: Random, causal: bool = False, cache: Any = ()) -> tuple[Tensor, list]:
-        """Eta of tokens h (B, T, width), but for the biases: (B, T, P); each block's `past` grown by them."""
+    def _run_blocks(
+        self, h: Tensor, noise: Random, causal: bool = False, cache: Any = ()
+    ) -> tuple[Tensor, list]:
+        """Eta (B, T, P) of tokens h (B, T, width), without biases, and the updated `past` of each block."""
         more, pasts = None, []
         for layer, past in zip_longest(self.layers, cache):
             h, more, past = layer(h, more, noise, causal, past)
             pasts.append(past)
         normal = add_norm(h, more, exact=True)[1]
-        with torch.autocast(h.device.type, enabled=False):  # in the type of the weights
+        with torch.autocast(h.device.type, enabled=False):  # in the dtype of the weights
             return functional.linear(normal.to(self.output.dtype), self.output), pasts
 
 
 class Transformer(TokenNet, AnyOrderNet):
-    """Any-order transformer: every token sees every token (Vaswani et al., 2017; norms come first).
+    """Any-order transformer with attention between all tokens (Vaswani et al., 2017; pre-norm).
 
-    A variable's token is the sum of three vectors: its features through a linear map, *if observed*; one for
-    the variable; one for whether it is observed. Its arguments are those of `TokenNet`.
+    A variable's token is the sum of three vectors: a linear map of its features, *if observed*; a vector of
+    the variable; and one of two vectors for observed and unobserved. Its arguments are those of `TokenNet`.
 
     Example:
         >>> net = Transformer(63, n_params=60)
@@ -124,9 +127,9 @@ class Transformer(TokenNet, AnyOrderNet):
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
-        h = _embedded(features.masked_fill(~known, 0), self.value)
+        h = _embed(features.masked_fill(~known, 0), self.value)
         h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
-        return self._read(h, noise)[0] + self.bias
+        return self._run_blocks(h, noise)[0] + self.bias
 
 
 class CausalTransformer(TokenNet):
@@ -134,10 +137,10 @@ class CausalTransformer(TokenNet):
 
         token_d = value(x_{o_{d-1}}) + seen[o_{d-1}] + asked[o_d],   token_d attends to token_0 … token_d
 
-    Token 0 has no value and starts from a learnt `beginning` instead. One net can be used along any ordering,
-    another for every row if need be; it is good at those it was trained on. The stepper keeps the keys and
-    values of all earlier tokens and does O(d) work at step d, in `predict` and again in `observe`. Its
-    arguments are those of `TokenNet`.
+    Token 0 has a learnt vector `beginning` instead of a value. A net can be used along any ordering, or one
+    ordering per row, but fits well only those it was trained on. The stepper stores the keys and values of
+    all earlier tokens; step d takes O(d) time, in `predict` and again in `observe`. Its arguments are those
+    of `TokenNet`.
 
     Example:
         >>> net = CausalTransformer(63, n_params=60)
@@ -148,57 +151,62 @@ class CausalTransformer(TokenNet):
     """
 
     takes_noise, takes_orderings = True, True
-    cached = 4  # keys and values, old and new
+    cached = 4  # keys and values, before and after a step
     vectors: ClassVar = {"seen": 0, "asked": 0, "beginning": None}
     seen: nn.Parameter
     asked: nn.Parameter
     beginning: nn.Parameter
 
     def parallel(self, features: Tensor, ordering: Ordering, noise: Random = None) -> Tensor:
-        """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
+        """Eta (B, D, P): one causal pass over the tokens in the given order(s)."""
         order = ordering.order.to(features.device)
-        # data and parameters are put in order, not activations, whose gradients would have to be put back
-        last = _embedded(_picked(features, order[..., :-1]), self.value)
-        last = last + _named(self.seen, order[..., :-1])
+        # (reorders data and parameters instead of activations, whose gradients would be reordered too)
+        last = _embed(_gather_variables(features, order[..., :-1]), self.value)
+        last = last + _lookup(self.seen, order[..., :-1])
         beginning = self.beginning.expand(len(features), 1, -1)
-        h = torch.cat((beginning, last), dim=1) + _named(self.asked, order)
-        return _picked(self._read(h, noise, causal=True)[0], ordering.rank.to(h.device)) + self.bias
+        h = torch.cat((beginning, last), dim=1) + _lookup(self.asked, order)
+        return (
+            _gather_variables(self._run_blocks(h, noise, causal=True)[0], ordering.rank.to(h.device))
+            + self.bias
+        )
 
     def start(self, groups: int, rows: int) -> State:
-        """No earlier token and no value."""
+        """A state without earlier tokens and without a value."""
         cache = self.bias.new_zeros(groups, rows, self.depth, 2, self.heads, 0, self.width // self.heads)
         return {"last": self.beginning.expand(groups, rows, -1), "cache": cache}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The token that predicts variable i, run through all blocks."""
-        return self._push(state, i)[0].view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
+        """Eta of variable i, from a pass of its token through all blocks."""
+        return self._run_next_token(state, i)[0].view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(
+            1
+        )
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Keep the keys and values of the token that predicts i, and the value of i."""
-        cache = torch.stack(self._push(state, i)[1], dim=1).unflatten(0, features.shape[:2])
-        return {"last": _embedded(features, self.value) + self.seen[i].unsqueeze(1), "cache": cache}
+        """Append the keys and values of the token of variable i, and store its value."""
+        cache = torch.stack(self._run_next_token(state, i)[1], dim=1).unflatten(0, features.shape[:2])
+        return {"last": _embed(features, self.value) + self.seen[i].unsqueeze(1), "cache": cache}
 
-    def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """`_read` of the token (G N, 1, width) that predicts i."""
+    def _run_next_token(self, state: State, i: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """`_run_blocks` of the token (G N, 1, width) that predicts variable i."""
         h = (state["last"] + self.asked[i].unsqueeze(1)).flatten(0, 1).unsqueeze(1)
-        return self._read(h, None, cache=state["cache"].flatten(0, 1).unbind(1))
+        return self._run_blocks(h, None, cache=state["cache"].flatten(0, 1).unbind(1))
 
 
-def _picked(x: Tensor, i: Tensor) -> Tensor:
-    """x[b, i[b, d]] of x (B, D, F), for i (B, d), or (d,) that all rows share."""
+def _gather_variables(x: Tensor, i: Tensor) -> Tensor:
+    """x[b, i[b, d]] of x (B, D, F), for i (B, d), or (d,) for all rows."""
     return x.index_select(1, i) if i.ndim == 1 else x.gather(1, i[..., None].expand(-1, -1, x.shape[-1]))
 
 
-def _named(table: Tensor, i: Tensor) -> Tensor:
-    """table[i]; for orderings of rows a product, whose gradient needs no sorting of a million indexes."""
+def _lookup(table: Tensor, i: Tensor) -> Tensor:
+    """table[i]; for i (B, d) by a matrix product, whose gradient is faster than that of indexing."""
     if i.ndim == 1:
         return table[i]
     return (i.unsqueeze(-1) == torch.arange(len(table), device=i.device)).to(table.dtype) @ table
 
 
-def _embedded(features: Tensor, weight: Tensor) -> Tensor:
-    """Features (…, F) times weight (F, width), never in bfloat16: values need more than eight bits."""
+def _embed(features: Tensor, weight: Tensor) -> Tensor:
+    """Features (…, F) times weight (F, width), never in bfloat16, which is too imprecise for values."""
     if features.shape[-1] == 1:
-        return features * weight  # exact, where a product of matrices may round to TF32
+        return features * weight  # exact, while a matrix product may use TF32
     with torch.autocast(features.device.type, enabled=False):
         return features @ weight

@@ -1,4 +1,4 @@
-"""A U-Net for images: the observed pixels seen at several resolutions, and all of them at the lowest."""
+"""An any-order U-Net for images."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from pynade.arguments import check_positive
 from pynade.nets.base import Random
 from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu
 
-WAVES = 32  # frequencies in which the number of observed variables is written
-LONGEST = 10_000  # of their wavelengths, over 2π
+WAVES = 32  # frequencies of the sinusoidal embedding of the number of observed variables
+LONGEST = 10_000  # its longest wavelength, divided by 2π
 
 
 class UNet(ImageNet):
     """Any-order residual U-Net (Ronneberger et al., 2015; blocks as in Ho et al., 2020).
 
-    Level by level the map is halved by a convolution of stride 2 and widened, then doubled again by
-    repeating pixels, with the maps of the way down given to the way up. An odd side is halved upwards
-    (7 → 4 → 2 → 1) and gets its size back on the way up. Before training eta is the output bias.
+    Each level of the downward path halves the image by a convolution of stride 2 and increases the number of
+    maps; the upward path doubles it by nearest-neighbour upsampling, with skip connections. Odd sides are
+    rounded up (7 → 4 → 2 → 1) and restored on the way up. The initial eta is the output bias.
 
     Args:
         image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
         width: maps at the first level.
-        multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
+        multipliers: maps at each level, as a multiple of `width`; one number per level.
         blocks: residual blocks per level on the way down (one more on the way up).
         attention: levels, from 0, whose blocks are followed by self-attention, as is the middle block; None:
             all but the first.
         heads: attention heads.
-        groups: groups of maps that are normalised together; `width` is a larger multiple of it.
-        input_observed: give the net the flags too.
-        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0.
-        coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
-        count_embedding: the number of observed variables sets the scales and shifts of every block.
+        groups: groups of the group norms; `width` is a multiple of it and larger.
+        input_observed: the mask of observed pixels is an input too.
+        signed: inputs 0 and 1 are mapped to -1 and +1, and unobserved pixels are 0.
+        coordinates: two further input maps have the coordinates of the pixels, from -1 to 1.
+        count_embedding: scales and shifts of every block depend on the number of observed variables.
 
     Example:
         >>> net = UNet((28, 28))
@@ -80,7 +80,7 @@ class UNet(ImageNet):
         if not self.multipliers or min(self.multipliers) < 1:
             raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
         if groups < 1 or width % groups or width <= groups:
-            # one map alone on a 1 × 1 image would always be normalised to nothing
+            # (the norm of a group of one map of 1 × 1 pixel would always be zero)
             raise ValueError(f"width must be a larger multiple of groups={groups}, not {width}")
         if any(not 0 <= level < levels for level in self.attention):
             raise ValueError(f"attention names levels 0 … {levels - 1}, not {self.attention}")
@@ -88,8 +88,8 @@ class UNet(ImageNet):
             maps = width * self.multipliers[level]
             if heads < 1 or maps % heads:
                 raise ValueError(f"heads must divide the {maps} maps of level {level}, not {heads}")
-        here = 2 * blocks + 10  # maps of the first level that wait for the way up or are worked on
-        self.row_floats = math.prod(self.image_shape) * (here * width + 2 * channels * n_params)
+        in_memory = 2 * blocks + 10  # multiple of `width`: maps of the first level, with skip connections
+        self.row_floats = math.prod(self.image_shape) * (in_memory * width + 2 * channels * n_params)
 
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
         condition = 4 * width
@@ -117,7 +117,7 @@ class UNet(ImageNet):
                 self.enlarge.append(Conv(maps, maps, generator))
         self.norm = nn.Parameter(torch.zeros(2 * maps))
         self.output = Conv(maps, channels * n_params, generator, scale=0)
-        if count_embedding:  # of all blocks at once
+        if count_embedding:  # one layer for all blocks
             self.sizes = [2 * block.n_out for block in self._blocks()]
             self.modulation = Linear(condition, sum(self.sizes), generator, scale=0)
 
@@ -136,7 +136,7 @@ class UNet(ImageNet):
             h = block(h, next(modulations), noise)
         for n, block in enumerate(self.up):
             if n and n % (self.blocks + 1) == 0:
-                with torch.autocast(h.device.type, enabled=False):  # in the type of h
+                with torch.autocast(h.device.type, enabled=False):  # in the dtype of h
                     h = functional.interpolate(h, size=skipped[-1].shape[-2:], mode="nearest-exact")
                 h = self.enlarge[n // (self.blocks + 1) - 1](h)
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
@@ -146,29 +146,29 @@ class UNet(ImageNet):
         return chain(self.down, self.middle, self.up)
 
     def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
+        """Scales and shifts (B, 2 · maps) of every block, from the number of observed variables."""
         if not self.count_embedding:
             return (block.own for block in self._blocks())
         steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
-        numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
-        return iter(numbers.split(self.sizes, dim=1))
+        modulations = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
+        return iter(modulations.split(self.sizes, dim=1))
 
 
 class _Block(nn.Module):
-    """x + conv(drop(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if it has heads."""
+    """x + conv(dropout(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if `attends`."""
 
     def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Random) -> None:
         super().__init__()
         self.n_out, self.groups, self.dropout = n_out, net.groups, net.dropout
         self.heads = net.heads if attends else 0
-        self.affine = nn.Parameter(torch.zeros(2 * n_in))  # how far the norm's scales are from 1; its shifts
+        self.affine = nn.Parameter(torch.zeros(2 * n_in))  # scales minus 1, then shifts, of the first norm
         self.own = None if net.count_embedding else nn.Parameter(torch.zeros(2 * n_out))  # of the second norm
         self.first = Conv(n_in, n_out, generator)
         self.second = Conv(n_out, n_out, generator, scale=0)
         self.shortcut = Conv(n_in, n_out, generator, 1) if n_in != n_out else nn.Identity()
         if attends:
-            self.before = nn.Parameter(torch.zeros(2 * n_out))  # attention
+            self.before = nn.Parameter(torch.zeros(2 * n_out))  # of the norm before attention
             self.queries_keys_values = Linear(n_out, 3 * n_out, generator, bias=False)
             self.attended = Linear(n_out, n_out, generator, scale=0, bias=False)
 

@@ -117,7 +117,7 @@ def cell_cdfs(model: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     x = torch.as_tensor(np.asarray(model._rows(X), dtype=np.float64))
     below, up_to = np.full((2, *x.shape), np.nan)
     with torch.no_grad():
-        for rows, i, family, eta in _conditionals(model._ready(), x):
+        for rows, i, family, eta in _conditionals(model._get_model(), x):
             observed = ~torch.isnan(x[rows, i])
             cells, at = x[rows, i][observed], torch.tensor([i])
             eta, family = eta[observed.to(eta.device)].double().cpu(), family.cpu().double()

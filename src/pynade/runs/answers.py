@@ -100,7 +100,7 @@ def _surprise(
 ) -> Answer:
     if top is None:
         return model.surprise(table, measure=measure), None, {}
-    cells = {name: values.tolist() for name, values in model._odd_cells(table, top).items()}
+    cells = {name: values.tolist() for name, values in model._find_odd_cells(table, top).items()}
     return polars.DataFrame(cells, strict=False), None, {}
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
 from pynade.digest import Damaged, read_json, sealed
-from pynade.estimators.base import DensityEstimator, load_with_facts, plain
+from pynade.estimators.base import DensityEstimator, load_with_facts, to_json
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
 from pynade.likelihood import Estimate
@@ -131,7 +131,7 @@ def start_run(
     dataset = binarized(dataset, rule := _binarize_rule(dataset, estimator))
     _check_request(model, estimator, dataset)  # before any split, so that rows are the file's
     dataset = dataset if dataset.framed else _cut_validation(dataset, estimator, valid_rows)
-    given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
+    given = {name: to_json(value) for name, value in estimator.flat_parameters().items()}
     is_path = not is_registered(data) and (Path(data).exists() or is_table(data))  # (a pattern)
     source = str(Path(data).resolve()) if is_path else data
     spec: Any = {"model": model, "parameters": given, "data": source, "data_checksum": dataset.checksum}
@@ -235,7 +235,7 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
     defaults, given = estimator_named(spec["model"], {}).flat_parameters(), spec["parameters"]
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in given.items():
-        if name not in defaults or plain(value) == plain(defaults[name]) or name == "random_state":
+        if name not in defaults or to_json(value) == to_json(defaults[name]) or name == "random_state":
             continue
         option, values = name.replace("_", "-"), value if isinstance(value, list | tuple) else [value]
         if isinstance(value, bool):

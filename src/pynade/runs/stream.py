@@ -29,7 +29,7 @@ from pynade.atomic import LOCK, InUse, sole_writer, write_json
 from pynade.digest import read_header, read_json, sealed
 from pynade.engines import check_engine, run_jobs
 from pynade.estimators import TabularNADE
-from pynade.estimators.table_questions import listed
+from pynade.estimators.table_questions import odd_cells_frame
 from pynade.likelihood import Estimate
 from pynade.runs.answers import Facts, answer, estimate
 from pynade.tables import files
@@ -194,7 +194,7 @@ def _oddest_cells(parts: Sequence[Any], tables: Sequence[Any], top: int) -> Any:
     numbered = [cells.with_columns(polars.col("row") + n) for cells, n in zip(tables, firsts, strict=True)]
     cells = polars.concat(numbered, how="vertical_relaxed")
     order = np.argsort(-np.nan_to_num(cells["log_odds"].to_numpy(), nan=-np.inf), kind="stable")
-    return listed({column.name: column.to_numpy() for column in cells[order[:top]]}, "polars")
+    return odd_cells_frame({column.name: column.to_numpy() for column in cells[order[:top]]}, "polars")
 
 
 def _write_part(path: Path, rows: Any, facts: Facts, header: bool) -> None:

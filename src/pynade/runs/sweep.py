@@ -33,7 +33,7 @@ from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.runs.provenance import OF_MACHINE, now, provenance
 from pynade.runs.score import score_folds, seed_facts
 from pynade.tables import Dataset, registry, resolve
-from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
+from pynade.training.gradient import PER_MEMBER, Member, fit_population, train_log_likelihoods
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
 
@@ -305,7 +305,7 @@ class Sweep:
         """Jobs that are one training: of nets those with weights of the same shapes, else those of a fold."""
         batches: dict[str, Batch] = {}
         for setting, fold in jobs:
-            shape = {k: v for k, v in setting.items() if k not in (*OWN, "dropout", "random_state")}
+            shape = {k: v for k, v in setting.items() if k not in (*PER_MEMBER, "dropout", "random_state")}
             name = f"choices-{fold + 1}" if self.classical else f"population-{_digest(shape)}"
             batches.setdefault(name, []).append((setting, fold))
         return batches

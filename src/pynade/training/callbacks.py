@@ -1,4 +1,4 @@
-"""Callbacks that write the course of training for TensorBoard and MLflow."""
+"""Callbacks that log the progress of training to TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pynade.training.loop import Callback, Progress
 def to_tensorboard(folder: Path | str) -> Callback:
     """Write the log-likelihoods and the learning rate of every epoch for TensorBoard.
 
-    The scalars are `train`, `valid`, `best_valid`, `learning_rate` and `epoch`, where there are such; their
-    step is the number of updates done. `tensorboard --logdir FOLDER` shows them.
+    The scalars are `train`, `valid`, `best_valid`, `learning_rate` and `epoch`, as far as they are defined;
+    the step is the number of updates. View them with `tensorboard --logdir FOLDER`.
 
     Args:
-        folder: of the event file; it is made if needed. ImportError without the package tensorboard.
+        folder: folder of the event file, created if needed. ImportError without the package tensorboard.
 
     Example:
         >>> import numpy as np, pynade
@@ -32,19 +32,19 @@ def to_tensorboard(folder: Path | str) -> Callback:
             writer.add_scalar(name, value, now.update)
         writer.flush()
 
-    weakref.finalize(write, writer.close)  # nothing tells a callback that training has ended
+    weakref.finalize(write, writer.close)  # callbacks are not called at the end of training
     return write
 
 
 def to_mlflow(run_id: str | None = None) -> Callback:
     """Log the log-likelihoods and the learning rate of every epoch as metrics of an MLflow run.
 
-    The metrics are `train`, `valid`, `best_valid`, `learning_rate` and `epoch`, where there are such; their
-    step is the number of updates done.
+    The metrics are `train`, `valid`, `best_valid`, `learning_rate` and `epoch`, as far as they are defined;
+    the step is the number of updates.
 
     Args:
-        run_id: of the run; None takes the active run, and MLflow starts one if there is none. ImportError
-            without the package mlflow.
+        run_id: identifier of the run; None uses the active run, which MLflow starts if there is none.
+            ImportError without the package mlflow.
 
     Example:
         >>> import numpy as np, pynade
@@ -64,7 +64,7 @@ def to_mlflow(run_id: str | None = None) -> Callback:
 
 
 def _module(name: str, extra: str) -> Any:
-    """The module of this name; ImportError that names the extra of pynade if it is not installed."""
+    """The module of this name; if it is not installed, an ImportError that names the extra of pynade."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -73,8 +73,8 @@ def _module(name: str, extra: str) -> Any:
 
 
 def _values(now: Progress) -> dict[str, float]:
-    """What is known at the end of an epoch, by name; nothing within an epoch."""
+    """Finite values to log at the end of an epoch, by name; none within an epoch."""
     valid = None if now.valid is None else now.valid.mean
-    known = {"train": now.train, "valid": valid, "best_valid": now.best_valid}
-    known |= {"learning_rate": now.learning_rate, "epoch": now.epoch}
-    return {k: v for k, v in known.items() if now.epoch_done and v is not None and math.isfinite(v)}
+    values = {"train": now.train, "valid": valid, "best_valid": now.best_valid}
+    values |= {"learning_rate": now.learning_rate, "epoch": now.epoch}
+    return {k: v for k, v in values.items() if now.epoch_done and v is not None and math.isfinite(v)}

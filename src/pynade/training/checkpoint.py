@@ -1,6 +1,7 @@
-"""Checkpoints: everything a training needs to go on as if it had never stopped.
+"""Checkpoints with the complete state of a training, from which it resumes to the identical result.
 
-One safetensors file (tensors by name, the rest as JSON in its metadata), so loading executes nothing.
+A checkpoint is a safetensors file (tensors by name, other facts as JSON in its metadata); loading it executes
+no code.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from pynade.store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
 State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
-CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
+CHECKPOINT_SECONDS = 20.0  # between checkpoints, at least
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
-    """Write groups of tensors and plain facts."""
-    named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
+    """Write groups of tensors, and facts as JSON."""
+    named = {f"{group}|{name}": t for group, members in tensors.items() for name, t in members.items()}
     write_tensors(path, named, {"checkpoint": json.dumps(facts)})
 
 
 def load_checkpoint(path: Path) -> State:
-    """Read back what `save_checkpoint` wrote."""
+    """Read the tensors and facts that `save_checkpoint` wrote."""
     tensors, facts = read_tensors(path, "checkpoint", "checkpoint of pynade (remove it to begin anew)")
     groups: dict[str, Tensors] = {}
     for key, tensor in tensors.items():
@@ -38,14 +39,15 @@ def load_checkpoint(path: Path) -> State:
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints of an estimator with several settings in a folder: checkpoint-0.safetensors, …"""
+    """The checkpoints of an estimator's settings in a folder: checkpoint-0.safetensors, …"""
     return [p for p in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", p.name)]
 
 
 class Checkpoint:
-    """A file with the state of one training: `found` in it at a start with `resume`, else it is removed.
+    """The checkpoint file of one training.
 
-    Its `identity` says what is trained on what; ValueError if the file belongs to another training.
+    With `resume` its state is loaded as `previous` (None without a file), otherwise the file is removed.
+    `identity` describes the model and the data; a ValueError if that of the file differs.
     """
 
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:
@@ -53,19 +55,22 @@ class Checkpoint:
             path.unlink(missing_ok=True)
         self.path, self._saved, self._cost = path, time.monotonic(), 0.0
         self.identity = json.loads(json.dumps(identity or {}, default=str))
-        self.found: State | None = of_first(load_checkpoint(path) if is_first() and path.is_file() else None)
-        known = {} if self.found is None else self.found[1].get("identity", {})
-        other = [name for name in {**known, **self.identity} if known.get(name) != self.identity.get(name)]
-        if self.found is not None and other:
-            words = "model" if "model" in other else ", ".join(other)
-            raise ValueError(f"{path} belongs to a training with another {words}; remove it to begin anew")
+        self.previous: State | None = of_first(
+            load_checkpoint(path) if is_first() and path.is_file() else None
+        )
+        if self.previous is not None:
+            saved = self.previous[1].get("identity", {})
+            different = [n for n in {**saved, **self.identity} if saved.get(n) != self.identity.get(n)]
+            if different:
+                words = "model" if "model" in different else ", ".join(different)
+                raise ValueError(
+                    f"{path} belongs to a training with another {words}; remove it to begin anew"
+                )
 
     def due(self, ended: bool = False) -> bool:
-        """Whether it is time to write, or the training has ended; only the first process writes."""
-        pause = CHECKPOINT_SECONDS * max(1.0, 5.0 * self._cost)  # a slow one takes 1 % of the time
-        if not is_first():
-            return False
-        return ended or time.monotonic() - self._saved > pause
+        """Whether to write now: enough time has passed, or training has ended; only in the first process."""
+        pause = CHECKPOINT_SECONDS * max(1.0, 5.0 * self._cost)  # at most 1 % of the time is spent writing
+        return is_first() and (ended or time.monotonic() - self._saved > pause)
 
     def save(self, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
         """Write the state."""

@@ -1,4 +1,4 @@
-"""The history of a training, as it is kept in files."""
+"""The history of a training, and its files."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pynade.digest import Damaged, read_header
 
 @dataclass
 class History:
-    """What happened in training, epoch by epoch, and how it ended; log-likelihoods in nats per row.
+    """Results of all epochs of a training, and why it ended; log-likelihoods in nats per row.
 
     A line of `epochs` and of metrics.jsonl has `epoch` (from 1), `train` and `valid` (mean log-likelihoods;
-    None where unknown), `best` (whether the parameters of this epoch were the best so far) and what else the
-    learner reports. In EM, line t + 1 belongs to the parameters after t M-steps.
+    None if unknown), `best` (whether the parameters of this epoch were the best so far) and further entries
+    of the learner. In EM, line t + 1 belongs to the parameters after t M-steps.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = 0  # whose parameters were kept
+    best_epoch: int = 0  # the epoch whose parameters were kept
     best_valid: float | None = None  # their validation score; None without validation rows
     seconds: float = 0.0  # wall time
-    stopped: str = ""  # why training ended
-    messages: list[str] = field(default_factory=list)  # such as an empty component that was placed again
+    stopped: str = ""  # the reason why training ended
+    messages: list[str] = field(default_factory=list)  # e.g. about an empty component that was reinitialised
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> History:
-        """From what `vars` of a history gave; files of version 0.1 have negative log-likelihoods."""
+        """A history from its saved fields; files of version 0.1 have negative log-likelihoods."""
         return cls(**facts | {"epochs": [current_line(line) for line in facts["epochs"]]})
 
     @property
@@ -38,7 +38,7 @@ class History:
 
 
 def current_line(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl with log-likelihoods, where version 0.1 wrote negative ones (`train_nll`)."""
+    """A line of metrics.jsonl in the present format; version 0.1 wrote `train_nll`, of opposite sign."""
     return {
         name.removesuffix("_nll"): -value if name.endswith("_nll") and value is not None else value
         for name, value in line.items()
@@ -48,7 +48,7 @@ def current_line(line: dict[str, Any]) -> dict[str, Any]:
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl in a folder, one for each epoch (at least one).
 
-    They have no digest; those of a finished run are compared with the history that its model was saved with.
+    The file has no digest; for a finished run its lines are compared with the history in the model file.
     """
     path, model = folder / "metrics.jsonl", folder / "model.safetensors"
     try:
@@ -57,9 +57,9 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
         if not all(value is None or isinstance(value, int | float) for value in values):
             raise ValueError("expected numbers")
         fitted = read_header(model).facts.get("estimator", {}).get("fitted", {}) if model.is_file() else {}
-        kept = [current_line(line) for line in fitted.get("history_", {}).get("epochs", epochs)]
-        if epochs and json.dumps(kept) != json.dumps(epochs):
-            raise Damaged(f"{path} is damaged: the history of the model is another")
+        saved = [current_line(line) for line in fitted.get("history_", {}).get("epochs", epochs)]
+        if epochs and json.dumps(saved) != json.dumps(epochs):
+            raise Damaged(f"{path} is damaged: it differs from the history of the model")
     except FileNotFoundError as error:
         raise ValueError(f"{folder} is no run folder: {path} is missing ({error.strerror})") from None
     except Damaged:

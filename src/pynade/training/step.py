@@ -1,7 +1,7 @@
-"""One training update: an optimizer, and the update itself, eager or captured in a CUDA graph and replayed.
+"""Training updates: optimizers, and updates that run eagerly or are replayed from a CUDA graph.
 
-In a population (many members of one architecture, their parameters stacked on a leading axis) learning rate,
-momentum and weight decay have one value per member. Tests compare every rule with torch.optim's.
+In a population (members of one architecture, whose parameters are stacked on the first axis) learning rate,
+momentum and weight decay have one value per member. Tests compare every rule with torch.optim.
 """
 
 from __future__ import annotations
@@ -29,52 +29,51 @@ Rows = Tensor | np.ndarray
 Number = float | Tensor  # a Tensor holds one value per member, shape (M,)
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-MOST_FUSED = 64  # tensors; for more, one kernel for each takes longer than a dozen for all of them
+MOST_FUSED = 64  # tensors; with more, one kernel per tensor is slower than a dozen kernels for all
 
 
 class Optimizer:
-    """SGD with momentum ("sgd"), "adam" or "adamw", in place, over named parameters, of which some decay."""
+    """SGD with momentum ("sgd"), "adam" or "adamw", in place; weight decay for the parameters `decayed`."""
 
     def __init__(self, rule: str, params: Tensors, decay: Number = 0.0, decayed: Iterable[str] = ()) -> None:
         self.rule, self.params, self.decay, self.decayed, self.t = rule, params, decay, list(decayed), 0
-        self._pull: Tensor | None = None  # the decay, for the fused update
+        self._decay_row: Tensor | None = None  # the decay of each member, for the fused update
         self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
 
     @staticmethod
     def corrections(t: int) -> tuple[float, float]:
-        """Adam's corrections of its two averages at update t = 1, 2, …"""
+        """Adam's bias corrections of its two averages at update t = 1, 2, …"""
         return 1 - BETA1**t, 1 - BETA2**t
 
     @torch.no_grad()
     def apply(self, grads: Tensors, numbers: Iterable[Number], average: Tensors | None = None) -> None:
-        """The arithmetic of an update: a dozen kernels for all parameters together, or one for each.
+        """Update the parameters, by a dozen kernels for all of them or one kernel for each.
 
-        The numbers are learning rate, momentum (of "sgd"), the corrections of Adam's two averages, and the
-        share of the way to the new weights that the running `average` moves. All of them may be tensors, so
-        that a CUDA graph can hold the update.
+        The numbers are learning rate, momentum (of "sgd"), the bias corrections of Adam's two averages, and
+        the rate at which the running `average` moves to the weights. All may be tensors, for CUDA graphs.
         """
         average = average or {}
         rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
-        if self._fused(grads, numbers, average) or self._fused_on_cpu(grads, numbers, average):
+        if self._update_on_gpu(grads, numbers, average) or self._update_on_cpu(grads, numbers, average):
             return
         if self.decayed and self.rule == "adamw":
             scale([self.params[name] for name in self.decayed], 1 - rate * self.decay)
         elif self.decayed:
-            pull = [self.params[name].clone() for name in self.decayed]
-            scale(pull, self.decay)
-            extra = foreach("add", pull, [grads[name] for name in self.decayed])
-            grads = grads | dict(zip(self.decayed, extra, strict=True))
-        slopes = [grads[name] for name in self.params]
+            penalty = [self.params[name].clone() for name in self.decayed]
+            scale(penalty, self.decay)
+            sums = foreach("add", penalty, [grads[name] for name in self.decayed])
+            grads = grads | dict(zip(self.decayed, sums, strict=True))
+        ordered = [grads[name] for name in self.params]
         first, *second = map(list, zip(*map(self._slots, self.params), strict=True))
         if self.rule == "sgd":
             scale(first, momentum)
-            foreach("add_", first, slopes)
+            foreach("add_", first, ordered)
             change = [v.clone() for v in first]
         else:
-            foreach("lerp_", first, slopes, 1 - BETA1)
+            foreach("lerp_", first, ordered, 1 - BETA1)
             foreach("mul_", second[0], BETA2)
-            foreach("addcmul_", second[0], slopes, slopes, 1 - BETA2)
+            foreach("addcmul_", second[0], ordered, ordered, 1 - BETA2)
             root = foreach("sqrt", second[0])
             scale(root, second_correction**-0.5)
             foreach("add_", root, EPSILON)
@@ -88,8 +87,8 @@ class Optimizer:
             scale(gaps, average_rate)
             foreach("add_", means, gaps)
 
-    def _fused(self, grads: Tensors, numbers: list[Number], average: Tensors) -> bool:
-        """The update by one kernel for each parameter, on a GPU, for nets of few tensors; else False."""
+    def _update_on_gpu(self, grads: Tensors, numbers: list[Number], average: Tensors) -> bool:
+        """Update by one GPU kernel per parameter; False, without an update, if that is not supported."""
         device = next(iter(self.params.values())).device
         if len(self.params) > MOST_FUSED or device.type != "cuda" or not backends.available("triton"):
             return False
@@ -104,17 +103,17 @@ class Optimizer:
             return torch.as_tensor(number, dtype=torch.float32, device=device).expand(members)
 
         stacked, constants = torch.stack([row(n) for n in numbers]), (BETA1, BETA2, EPSILON)
-        if self.decayed and self._pull is None:
-            self._pull = row(self.decay).contiguous()
+        if self.decayed and self._decay_row is None:
+            self._decay_row = row(self.decay).contiguous()
         for name, p in self.params.items():
-            pull = self._pull if name in self.decayed else None
-            update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
+            decay, mean = self._decay_row if name in self.decayed else None, average.get(name)
+            update(self.rule, p, grads[name], self._slots(name), mean, decay, stacked, constants)
         return True
 
-    def _fused_on_cpu(self, grads: Tensors, numbers: list[Number], average: Tensors) -> bool:
-        """The same on a CPU, where one model has a running average (some fifteen passes otherwise)."""
-        suited = self.rule == "adamw" and average and not any(isinstance(n, Tensor) for n in numbers)
-        if not suited or isinstance(self.decay, Tensor) or not backends.available("numba"):
+    def _update_on_cpu(self, grads: Tensors, numbers: list[Number], average: Tensors) -> bool:
+        """The same on a CPU, for AdamW on one model with a running average (else some fifteen passes)."""
+        supported = self.rule == "adamw" and average and not any(isinstance(n, Tensor) for n in numbers)
+        if not supported or isinstance(self.decay, Tensor) or not backends.available("numba"):
             return False
         from pynade.kernels.cpu_update import suits, update
 
@@ -122,9 +121,9 @@ class Optimizer:
         if not all(map(suits, tensors.values())):
             return False
         rate, _, *rest = numbers
-        for name, own in tensors.items():
-            pull = rate * self.decay if name in self.decayed else 0.0
-            update(own, [rate, pull, *rest], (BETA1, BETA2, EPSILON))  # type: ignore[list-item]
+        for name, group in tensors.items():
+            decay = rate * self.decay if name in self.decayed else 0.0
+            update(group, [rate, decay, *rest], (BETA1, BETA2, EPSILON))  # type: ignore[list-item]
         return True
 
     def _slots(self, name: str) -> list[Tensor]:
@@ -132,29 +131,29 @@ class Optimizer:
 
 
 def scale(tensors: Sequence[Tensor], number: Any) -> None:
-    """Multiply all in place by one number, or by one per member."""
+    """Multiply all tensors in place by one number, or by one number per member."""
     if isinstance(number, Tensor) and number.ndim:
         number = [number.view(-1, *[1] * (t.ndim - 1)) for t in tensors]
     foreach("mul_", tensors, number)
 
 
 def clip(grads: Tensors, largest: float, members: bool = False) -> None:
-    """Scale gradients in place so that their joint norm, each member's own, is at most `largest`."""
-    slopes, norm = list(grads.values()), torch.linalg.vector_norm
-    each = [norm(g.flatten(1), dim=-1) for g in slopes] if members else list(foreach("norm", slopes))
-    scale(slopes, (largest / (norm(torch.stack(each), dim=0) + 1e-6)).clamp(max=1.0))
+    """Scale gradients in place so that their joint norm (for each of `members`) is at most `largest`."""
+    tensors, norm = list(grads.values()), torch.linalg.vector_norm
+    norms = [norm(g.flatten(1), dim=-1) for g in tensors] if members else list(foreach("norm", tensors))
+    scale(tensors, (largest / (norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1.0))
 
 
 @dataclass(eq=False)
 class Step:
-    """Loss, gradient, update, and running average of the weights, for rows of x given by index.
+    """Updates of a model (loss, gradient, optimizer, running average) on rows of x, selected by indexes.
 
-    On a GPU small updates spend most of their time launching kernels, so full minibatches are replayed from a
-    captured graph, with the same arithmetic and random numbers. In a population, batches and losses are
+    On a GPU full minibatches are replayed from a CUDA graph, with the same arithmetic and random numbers,
+    since small updates spend most of their time launching kernels. In a population, batches and losses are
     (M, B).
 
-    Of several processes each has all rows, parameters and random numbers, and computes the loss of its share
-    of a minibatch; DistributedDataParallel adds up the gradients, by which all make the same update.
+    Each of several processes has all rows, parameters and random numbers, and computes the loss of its share
+    of a minibatch; DistributedDataParallel averages the gradients, so that all make the same update.
     """
 
     model: Any  # trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population
@@ -166,27 +165,27 @@ class Step:
     members: int | None = None  # M of a population, None for a single model
 
     def __post_init__(self) -> None:
-        kept = {} if self.options.ema is None else self.optimizer.params
-        self.average = {n: p.detach().clone() for n, p in kept.items()}
+        averaged = {} if self.options.ema is None else self.optimizer.params
+        self.average = {n: p.detach().clone() for n, p in averaged.items()}
         self.shape = () if self.members is None else (self.members,)
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=self.x.device)
         self.shared: DistributedDataParallel | None = None
         if rank_and_size()[1] > 1 and self.members is None:
             self.shared = DistributedDataParallel(_Loss(self.model), gradient_as_bucket_view=True)
-            # the first pass decides how gradients lie together, and so how sums round: a resumed training has
-            # to begin with the same one
+            # the first pass determines the layout of the gradient buckets, and thereby the rounding of sums:
+            # a resumed training has to begin with the same pass
             self.shared(self.x[:1], torch.Generator(self.x.device).manual_seed(0)).sum().backward()
-            self._taken()
-        whole = self.shared is None and self.options.accumulate == 1
-        self.capture = self.x.device.type == "cuda" and self.capture is not False and whole
+            self._take_gradients()
+        undivided = self.shared is None and self.options.accumulate == 1
+        self.capture = self.x.device.type == "cuda" and self.capture is not False and undivided
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number = 0.0) -> None:
-        """One update on the rows `batch`; their loss is added to `loss_sum`."""
+        """One update on the rows with indexes `batch`; their loss is added to `loss_sum`."""
         self.optimizer.t += 1
         t, ema = self.optimizer.t, self.options.ema
-        move = 0.0 if ema is None else 1 - min(ema, (1 + t) / (10 + t))  # more at first
-        numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), move)
+        average_rate = 0.0 if ema is None else 1 - min(ema, (1 + t) / (10 + t))  # larger at first
+        numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), average_rate)
         if not self.capture or batch.shape[-1] != self.options.batch_size:
             self._update(batch, [n.to(self.x.device) if isinstance(n, Tensor) else n for n in numbers])
             return
@@ -198,50 +197,50 @@ class Step:
         self.graph.replay()  # type: ignore[union-attr]
 
     def prepare(self, batch: Tensor) -> None:
-        """Capture an update of a full batch, which reads two buffers."""
+        """Capture an update on a full batch, which reads the batch and the numbers from two buffers."""
         tensors = [*self.optimizer.params.values(), *self.optimizer.state.values(), *self.average.values()]
         self._batch, self._numbers = batch.clone(), tensors[0].new_ones(5, *self.shape)
         changed = [*tensors, self.loss_sum, *self.model.buffers()]
-        self.graph = captured(lambda: self._update(self._batch, self._numbers), changed, self.generators)
+        self.graph = capture_graph(lambda: self._update(self._batch, self._numbers), changed, self.generators)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """The loss of rows, and the derivatives of its mean, of each member's mean, by the parameters.
+        """The loss of rows, and the gradients of its mean (of each member's mean) by the parameters.
 
-        Of several processes each gets the loss of its own share of the rows, and the derivatives for all.
+        In one of several processes: the loss of its share of the rows, and the gradients for all rows.
         """
-        own: Any = self.generators if self.shape else self.generators[0]
+        generators: Any = self.generators if self.shape else self.generators[0]
         params = list(self.optimizer.params.values())
         if self.shared is None and self.options.accumulate == 1:
             with computing_in(self.options.precision, self.x.device):
-                loss = self.model.loss(x, own)
+                loss = self.model.loss(x, generators)
             return loss, torch.autograd.grad(loss.mean(-1).sum(), params)
         n, size, shared = x.shape[-2], 1 if self.shared is None else rank_and_size()[1], self.shared
-        mine, losses = pieces(n, self.options.accumulate), []
-        parts, weight = mine or [slice(0, 1)], size / n if mine else 0.0  # one without rows takes part, too
-        drawn = [g.get_state() for g in self.generators]
+        share, losses = pieces(n, self.options.accumulate), []
+        parts, weight = share or [slice(0, 1)], size / n if share else 0.0  # all processes must take part
+        states = [g.get_state() for g in self.generators]
         for part in parts:
-            for g, state in zip(self.generators, drawn, strict=True):
-                g.set_state(state)  # of the random numbers for all rows, every piece takes its own
+            for g, state in zip(self.generators, states, strict=True):
+                g.set_state(state)  # every piece uses a part of the random numbers for all rows
             wait = nullcontext() if shared is None or part is parts[-1] else shared.no_sync()
             with wait, piece(x, part) as rows:
                 with computing_in(self.options.precision, self.x.device):
-                    loss = (shared or self.model.loss)(rows, own)
+                    loss = (shared or self.model.loss)(rows, generators)
                 (weight * loss.sum()).backward()
-            losses.append(loss.detach() if mine else loss.detach()[..., :0])
-        return torch.cat(losses, -1), self._taken()
+            losses.append(loss.detach() if share else loss.detach()[..., :0])
+        return torch.cat(losses, -1), self._take_gradients()
 
-    def _taken(self) -> list[Tensor]:
-        """The gradients that backward passes have left, which are forgotten."""
+    def _take_gradients(self) -> list[Tensor]:
+        """The accumulated gradients of the parameters, which are reset."""
         params = self.optimizer.params.values()
-        slopes: Any = [p.grad for p in params]
+        grads: Any = [p.grad for p in params]
         for p in params:
             p.grad = None
-        return slopes
+        return grads
 
     def _update(self, batch: Tensor, numbers: Iterable[Number]) -> None:
-        loss, slopes = self.gradients(self.x[batch])
+        loss, gradients = self.gradients(self.x[batch])
         params = self.optimizer.params
-        grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
+        grads = {n: match_layout(g, p) for (n, p), g in zip(params.items(), gradients, strict=True)}
         if self.options.clip is not None:
             clip(grads, self.options.clip, members=bool(self.shape))
         self.optimizer.apply(grads, numbers, self.average)
@@ -253,15 +252,15 @@ class Step:
         return {"average": self.average, "optimizer": self.optimizer.state}
 
     def restore(self, tensors: dict[str, Tensors], t: int) -> None:
-        """Copy back what `state` gave after t updates."""
+        """Restore a `state` after t updates."""
         self.optimizer.t = t
-        for group, own in self.state().items():
+        for group, present in self.state().items():
             for name, value in tensors.get(group, {}).items():
-                own[name].copy_(value)
+                present[name].copy_(value)
 
 
 class _Loss(nn.Module):
-    """A model's loss, as the module that DistributedDataParallel calls: its parameters, but no buffers."""
+    """A model's loss as a module for DistributedDataParallel, with its trained parameters and no buffers."""
 
     def __init__(self, model: Trainable) -> None:
         super().__init__()
@@ -272,18 +271,18 @@ class _Loss(nn.Module):
         return self.loss(rows, generator)
 
 
-def captured(
+def capture_graph(
     update: Callable[[], None], tensors: Sequence[Tensor], generators: Sequence[torch.Generator]
 ) -> torch.cuda.CUDAGraph:
-    """An update of tensors in place as a CUDA graph to replay; they and its generators are restored."""
+    """A CUDA graph of an in-place update; afterwards the tensors and the generators are restored."""
     before = [t.detach().clone() for t in tensors]
-    drawn = [g.get_state() for g in generators]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    states = [g.get_state() for g in generators]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(3):
             update()
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     for g in generators:
         graph.register_generator_state(g)
@@ -292,22 +291,22 @@ def captured(
     with torch.no_grad():
         for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
-    for g, state in zip(generators, drawn, strict=True):
+    for g, state in zip(generators, states, strict=True):
         g.set_state(state)
     return graph
 
 
-def laid_out(grad: Tensor, param: Tensor) -> Tensor:
-    """The gradient with the strides of its parameter: where they differ, torch uses one kernel per tensor."""
+def match_layout(grad: Tensor, param: Tensor) -> Tensor:
+    """The gradient with the strides of its parameter; else torch would use one kernel per tensor."""
     return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
 
 
 @contextmanager
-def averaged(model: Any, average: Tensors) -> Iterator[None]:
-    """In this block the model has the averaged weights (its own, if there is no average)."""
-    own = {n: p.detach().clone() for n, p in model.named_parameters() if n in average}
+def use_average(model: Any, average: Tensors) -> Iterator[None]:
+    """Context in which the model has the averaged weights (unchanged for an empty average)."""
+    weights = {n: p.detach().clone() for n, p in model.named_parameters() if n in average}
     model.load_state_dict(average, strict=False)
     try:
         yield
     finally:
-        model.load_state_dict(own, strict=False)
+        model.load_state_dict(weights, strict=False)
