@@ -68,7 +68,9 @@ def _subsample(x: np.ndarray, levels: Sequence[int], rng: np.random.Generator) -
     return x if len(x) <= most else x[np.sort(rng.choice(len(x), most, replace=False))]
 
 
-def _cross_validate(x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int) -> float:
+def _cross_validate(
+    x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int
+) -> float:
     """The log-likelihood of all rows, each by a mixture fitted to the other folds."""
     fold, total = np.random.default_rng(seed).permutation(len(x)) % FOLDS, 0.0
     for k in range(FOLDS):

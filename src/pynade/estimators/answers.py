@@ -164,10 +164,8 @@ class ColumnConditional:
         codes = np.arange(self.column.n_levels, dtype=float)
         if not self.column.n_levels:
             codes = np.unique(self.inner.quantile(np.linspace(0.01, 0.99, 33)))
-        model, x = (
-            self.model._get_model(),
-            self.model._row(self.model._parse_given(self.given)).repeat(len(codes), 1),
-        )
+        model, row = self.model._get_model(), self.model._row(self.model._parse_given(self.given))
+        x = row.repeat(len(codes), 1)
         given, i = ~torch.isnan(x), torch.tensor([self.i], device=x.device)
         x[:, self.i] = torch.as_tensor(codes)
         with torch.no_grad():

@@ -326,12 +326,10 @@ class TabularNADE(TableQuestions):
             X, orderings, density: as in `score_samples`.
         """
         codes, offsets = self.schema_.encode(self._check_table(X), density)
-        exact = evaluation.exact_scores(self._get_model(), codes, self.orderings(orderings))
-        own = (
-            exact
-            if orderings is None
-            else evaluation.exact_scores(self._get_model(), codes, self.orderings())
-        )
+        model = self._get_model()
+        own = exact = evaluation.exact_scores(model, codes, self.orderings(orderings))
+        if orderings is not None:
+            own = evaluation.exact_scores(model, codes, self.orderings())
         family, alone = copy.deepcopy(self.model_.family).double(), []
         eta = torch.tensor(self.independent_, dtype=torch.float64)
         for x in torch.as_tensor(codes).split(ROWS_PER_PASS):
