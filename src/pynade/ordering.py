@@ -186,9 +186,9 @@ def random_observed(
         place = (1 - (1 - place).square()).clamp(max=1 - 2**-40)  # below 1, as it was
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
-        from pynade.kernels.cpu import choose
+        from pynade.kernels.cpu import random_subsets
 
-        return choose(count, n_variables, int(_seed(generator, where)), exists)
+        return random_subsets(count, n_variables, int(_seed(generator, where)), exists)
     keys = torch.rand(batch, n_variables, generator=generator, device=device)
     if exists is not None:
         keys = torch.where(exists, keys, 2.0)  # missing cells come last

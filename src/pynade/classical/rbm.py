@@ -23,7 +23,7 @@ from pynade.classical.binary import BinaryMarginalisable, bernoulli_draws, choos
 from pynade.classical.em import Random
 from pynade.families import Bernoulli
 from pynade.kernels.backends import available
-from pynade.kernels.threads import share
+from pynade.kernels.threads import run_tasks
 from pynade.models.autoregressive import Autoregressive
 from pynade.models.density import Model, check_columns
 from pynade.nets import NADENet
@@ -329,7 +329,7 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     def task(number: int) -> None:
         products(*arrays, number * step, min(len(table), (number + 1) * step))
 
-    share(task, -(-len(table) // step), torch.get_num_threads())
+    run_tasks(task, -(-len(table) // step), torch.get_num_threads())
     return table[:, : low.shape[1]].flatten()
 
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pynade.arguments import check_positive
 from pynade.kernels import backends
-from pynade.kernels.private import mapped
+from pynade.kernels.private import transforms_active
 from pynade.nets.base import AnyOrderNet, Random, glorot
 from pynade.processes import rows_drawn
 
@@ -113,7 +113,7 @@ def attend(
     if past is not None:
         past = torch.cat((past, torch.stack((k, v), dim=1)), dim=3)
         k, v = past.unbind(1)
-    plain = mapped() and q.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
+    plain = transforms_active() and q.device.type == "cpu"  # its fused kernel warns that it lacks `vmap`
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return out.transpose(1, 2).flatten(2), past
@@ -137,7 +137,7 @@ def norm_silu(
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
-    if mapped():  # torch's own group norm does not support `vmap` without weights
+    if transforms_active():  # torch's own group norm does not support `vmap` without weights
         parts = h.unflatten(1, (groups, -1))
         normal = functional.layer_norm(parts, parts.shape[2:], eps=EPSILON).flatten(1, 2)
     else:
@@ -163,7 +163,7 @@ def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> t
 
 
 def _fused(h: Tensor) -> bool:
-    able = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # these kernels do not support `vmap`
+    able = h.dtype in (torch.float32, torch.bfloat16) and not transforms_active()  # (no `vmap`)
     return able and h.device.type == "cuda" and backends.available("triton")
 
 
