@@ -167,12 +167,10 @@ class BernoulliMixture(BinaryMixture):
 
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """log w_k + log p_k(observed cells), (B, K), float64; one matrix product, two with missing cells."""
-        one_part = (x @ self.logits.T).double()
-        log_zero = functional.logsigmoid(-self.logits)  # log p_k(x_d = 0)
-        zero_part = (
-            log_zero.sum(-1, dtype=torch.float64) if observed is None else observed.to(x.dtype) @ log_zero.T
-        )
-        return one_part + zero_part.double() + torch.log_softmax(self.log_weights.double(), 0)
+        ones = (x @ self.logits.T).double()
+        base = functional.logsigmoid(-self.logits)  # log p_k(x_d = 0)
+        zeros = base.sum(-1, dtype=torch.float64) if observed is None else observed.to(x.dtype) @ base.T
+        return ones + zeros.double() + torch.log_softmax(self.log_weights.double(), 0)
 
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.softmax(self.component_log_probs(x, observed), -1)
@@ -243,9 +241,7 @@ class BinaryEM(EM):
     options: EMOptions
 
     def __post_init__(self) -> None:
-        super().__init__(
-            [self.mixture.state_dict()], self.options
-        )  # tensors that share memory with the model
+        super().__init__([self.mixture.state_dict()], self.options)  # (it shares memory with the model)
         self.validated, self.x = self.valid is not None, self.train[0]
         self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
         self.memory["placed"] = torch.zeros_like(self.mixture.log_weights, dtype=torch.bool)
@@ -289,12 +285,7 @@ class BinaryEM(EM):
             yield part, x[part].to(self.mixture.dtype), None if observed is None else observed[part]
 
     def empty_components(self, counts: Tensor, rows_each: int) -> tuple[Tensor, Tensor]:
-        """Components that start anew, and the rows of lowest likelihood, `rows_each` for each of them.
-
-        Args:
-            counts: sums of responsibilities, (K,).
-            rows_each: rows for each component.
-        """
+        """Components with too small counts (K,), and the `rows_each` least probable rows for each of them."""
         empty = (counts < self.empty_below) & ~self.memory["placed"]
         components = empty.nonzero().squeeze(-1)[: len(self.x) // rows_each]
         self.memory["placed"][components] = True
@@ -333,9 +324,7 @@ class _BernoulliEM(BinaryEM):
 
     def maximise(self) -> None:
         weights, zeros = self.n_rows + self.strength, self.n_observed - self.n_ones
-        ones, zeros = (
-            t.clamp(min=0) + self.strength for t in (self.n_ones, zeros)
-        )  # (float32 products round)
+        ones, zeros = (t.clamp(min=0) + self.strength for t in (self.n_ones, zeros))  # (rounding errors)
         self.mixture.logits.copy_(ones.log() - zeros.log())
         empty, worst = self.empty_components(self.n_rows, 1)
         if len(empty):

@@ -118,10 +118,7 @@ def contrastive_divergence(
 
 @dataclass(eq=False)
 class _Contrastive(Members):
-    """The learner of W (M, H, D), b (M, 1, D), c (M, 1, H).
-
-    `memory` has their last finite values and, for persistent CD, the chains (M, C, D).
-    """
+    """Learns W (M, H, D), b (M, 1, D), c (M, 1, H); `memory`: the last finite ones, and chains (M, C, D)."""
 
     rbms: Sequence[RBM]
     x: Tensor

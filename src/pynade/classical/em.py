@@ -132,10 +132,8 @@ class EM(Members):
         callbacks, checkpoint = self.options.get("callbacks", ()), self.options.get("checkpoint")
         histories = run(self, self.options["epochs"], callbacks=callbacks, checkpoint=checkpoint)
         for history, notes in zip(histories, self.notes, strict=True):
-            note_counts = Counter(notes).items()
-            history.messages = [
-                text + (f", {times} times" if times > 1 else "") for text, times in note_counts
-            ]
+            counts = Counter(notes).items()
+            history.messages = [text + (f", {times} times" if times > 1 else "") for text, times in counts]
         return histories
 
 

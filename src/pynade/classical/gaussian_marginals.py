@@ -102,10 +102,8 @@ class GaussianMarginals(Marginalisable):
         log_weights, means, covariances = self.components()
         filled = torch.where(observed, x, 0).double()
         for patterns, index, real in moments.group_by_pattern(observed, self.n_components):
-            conditioned, (p, r) = (
-                moments.condition(means, covariances, filled[index], patterns),
-                real.nonzero().T,
-            )
+            conditioned = moments.condition(means, covariances, filled[index], patterns)
+            p, r = real.nonzero().T
             yield index[p, r], p, r, conditioned.log_density[p, :, r] + log_weights, conditioned
 
     def _set_buffers(self, dtype: torch.dtype, **buffers: Tensor) -> Self:

@@ -155,9 +155,7 @@ class _MinibatchEM(GaussianEM):
         self.draw, self.start_states, self.step_size, self.zero_means = draw, states, step_size, zero_means
         super().__init__(*common)
         self.n_updates = self.options["epochs"] - 1
-        self.memory["missed"] = torch.zeros_like(
-            self.params[0]["weights"]
-        )  # expected rows since the last one
+        self.memory["missed"] = torch.zeros_like(self.params[0]["weights"])  # expected rows since the last
         self.train: list[float | None] = [None]
 
     def expect(self) -> list[float | None]:

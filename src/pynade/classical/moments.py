@@ -165,9 +165,7 @@ class Rows:
 
     def pooled(self) -> Tensor:
         """Covariance (D, D) of the standardised rows, missing values counted as independent of the rest."""
-        missing_variance = 1 - self.filled.square().mean(
-            0
-        )  # zero for a complete column, one for a constant one
+        missing_variance = 1 - self.filled.square().mean(0)  # 0 for a complete column, 1 for a constant one
         return self.filled.T @ self.filled / self.n + torch.diag(missing_variance.clamp_min(0))
 
     def _blocks(self, members: int) -> Iterator[Tensor]:

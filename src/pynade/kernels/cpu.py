@@ -125,10 +125,7 @@ def _walk(
     weight, hidden_bias, output, bias, order, x, marked, eta, tape, uniforms, noise,
     seed, family, code, steps, width, m, selected, state, w, v, bounds, marks, out, xs, changed,
 ):  # fmt: skip
-    """Forward pass of selected rows of member m; xs (D, rows) has uniform numbers, then values, by step.
-
-    `state`, `w`, `v`, `bounds`, `marks`, `out`, `xs` and `changed` are working memory.
-    """
+    """Forward pass of selected rows of member m; xs (D, rows) has uniform numbers, then values, by step."""
     (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], len(selected)
     x, marked, eta, tape, order = x[m], marked[m], eta[m], tape[m], order[m % len(order)]
     weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)

@@ -29,9 +29,8 @@ def jit(inline: bool = False, allocates: bool = False) -> Any:
     """A decorator that compiles a function with numba, and caches it on disk where a cache can be written.
 
     `inline` forces inlining: if LLVM decides, a process that compiles and one that loads from the cache may
-    round differently. `allocates` turns on reference counting, which functions that create arrays need; it
-    costs as much time as the arithmetic of a lane. numba does not recompile a function when one that it calls
-    has changed, so a checksum of the common files is part of every name.
+    round differently. `allocates` turns on (slow) reference counting, for functions that create arrays. numba
+    does not recompile when a called function has changed, so names include a checksum of the common files.
     """
     options: dict[str, Any] = {"fastmath": REORDER, "error_model": "numpy", "nogil": True}
     options |= {"forceinline": inline} | reference_counts(allocates)

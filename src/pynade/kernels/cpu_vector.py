@@ -68,10 +68,7 @@ def copy(to, j, rows, i, width):
 
 @jit(inline=True)
 def load(to, j, rows, i, width, code):
-    """Copy values, for `ODDS` e^-value; returns 0 if one is not finite or out of range, else 1.
-
-    For `ODDS` it returns the smallest e^-value instead of 1.
-    """
+    """Copy values (`ODDS`: e^-value); returns 0 if one is invalid, else 1 (`ODDS`: the smallest e^-value)."""
     zero, one = to.dtype.type(0), to.dtype.type(1)
     if code != ODDS:
         return one if copy(to, j, rows, i, width) == zero else zero

@@ -54,8 +54,7 @@ def _forward(
 ):  # fmt: skip
     """Partial eta (M, blocks of units, D, P, B) of one segment, block of rows and block of units.
 
-    x (M, D, B), W (M, D, H), V (M, D, P, H) are in the order of steps; start is (M, S, B, H). Each thread
-    computes the units of one row.
+    x (M, D, B), W (M, D, H), V (M, D, P, H) by step; start (M, S, B, H). A thread computes units of a row.
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     m, rows = (block // row_blocks).to(tl.int64), (block % row_blocks) * ROWS + tl.arange(0, ROWS)

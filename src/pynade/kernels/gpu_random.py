@@ -34,10 +34,7 @@ def _prefix(
     exists, seed, out, B, D,
     GAPS: tl.constexpr, STRATIFIED: tl.constexpr, LONG: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """One row: draw a length and keys, and mark the cells with the smallest keys; 2**BITS >= D, 4**HALF >= B.
-
-    The threshold of the keys is found by bisection.
-    """
+    """One row: draw a length and keys, mark the cells of the smallest keys; 2**BITS >= D, 4**HALF >= B."""
     row = tl.program_id(0)
     i = tl.arange(0, 1 << BITS)
     inside = i < D

@@ -62,13 +62,7 @@ _compiled: set[tuple[str, str]] = set()
 
 
 def thread_count(function: str, x: Tensor | np.ndarray, threads: int) -> int:
-    """The number of threads for a function; 1 at its first call: compiling in two threads can deadlock.
-
-    Args:
-        function: its name.
-        x: data of the type for which numba compiles it.
-        threads: how many to use otherwise.
-    """
+    """`threads`, or 1 at the first call of a function for the type of x: two threads must not compile it."""
     key = (function, str(x.dtype).removeprefix("torch."))
     if key in _compiled or 0 in x.shape:
         return threads
