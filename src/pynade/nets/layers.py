@@ -15,7 +15,7 @@ from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import transforms_active
 from pynade.nets.base import AnyOrderNet, Random, glorot
-from pynade.processes import rows_drawn
+from pynade.processes import rows_to_draw
 
 EPSILON = 1e-5  # added to every variance
 
@@ -82,7 +82,7 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Random, axis: int = 0) -> Te
     if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
     n = h.shape[axis]
-    rows, first = rows_drawn(n)
+    rows, first = rows_to_draw(n)
     like = h if rows == n else h.new_empty((*h.shape[:axis], rows, *h.shape[axis + 1 :]))
     if rows > n and h.ndim == 4 and h.stride(1) == 1:  # maps that come last in memory, whose order counts
         like = h.new_empty((rows, *h.shape[2:], h.shape[1])).movedim(-1, 1)
@@ -132,7 +132,7 @@ def norm_silu(
 
         drops = noise is not None and dropout > 0
         seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device) if drops else None
-        if seed is not None and (first := rows_drawn(len(h))[1]):
+        if seed is not None and (first := rows_to_draw(len(h))[1]):
             seed = seed_from_row(seed, first, h[0].numel())
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pynade.processes import is_first, of_first
+from pynade.processes import is_first, value_of_first
 from pynade.store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
@@ -53,7 +53,8 @@ class Checkpoint:
             path.unlink(missing_ok=True)
         self.path, self._saved, self._cost = path, time.monotonic(), 0.0
         self.identity = json.loads(json.dumps(identity or {}, default=str))
-        self.found: State | None = of_first(load_checkpoint(path) if is_first() and path.is_file() else None)
+        saved = load_checkpoint(path) if is_first() and path.is_file() else None
+        self.found: State | None = value_of_first(saved)
         known = {} if self.found is None else self.found[1].get("identity", {})
         other = [name for name in {**known, **self.identity} if known.get(name) != self.identity.get(name)]
         if self.found is not None and other:

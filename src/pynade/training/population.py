@@ -17,10 +17,10 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from pynade.likelihood import at_most, prefixes
+from pynade.likelihood import draw_prefixes, limit_batch_rows
 from pynade.models import Ensemble, Orderless
 from pynade.precision import fast_matmul
-from pynade.processes import minibatch, piece
+from pynade.processes import minibatch, minibatch_part
 from pynade.store import describe
 from pynade.training.checkpoint import Tensors
 from pynade.training.step import Rows, Trainable
@@ -62,7 +62,7 @@ class Population(nn.Module):
         if isinstance(self.model, Orderless | Ensemble):
             (whole, part), own = minibatch(rows), []
             for m, g in zip(self.first, generators, strict=True):
-                with piece(whole[m], part) as x:
+                with minibatch_part(whole[m], part) as x:
                     own.append(self.model.draw(x, g))
             drawn = torch.stack(own)[self.stream]
         return self.row_loss(rows, drawn, generators[0])
@@ -104,7 +104,7 @@ class Scored:
         self.seen: Tensor | None = None
         if isinstance(model, Orderless):
             sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
-            drawn = [map(torch.cat, zip(*prefixes(x, DRAWS, seed=0), strict=True)) for x in sets]
+            drawn = [map(torch.cat, zip(*draw_prefixes(x, DRAWS, seed=0), strict=True)) for x in sets]
             sets, seen = map(list, zip(*drawn, strict=True))
             self.seen = pad_sequence(seen, batch_first=True)
         self.counts = torch.tensor([len(x) for x in sets], device=model.device)
@@ -117,7 +117,7 @@ class Scored:
         mine = torch.tensor([self.set_of[m] for m in members], device=device)
         counts = self.counts[mine]
         total = torch.zeros(len(mine), dtype=torch.float64, device=device)
-        width = max(1, at_most(SCORED_AT_ONCE, population.model, device) // len(mine))
+        width = max(1, limit_batch_rows(SCORED_AT_ONCE, population.model, device) // len(mine))
         for start in range(0, self.rows.shape[1], width):
             part = slice(start, start + width)
             seen = None if self.seen is None else self.seen[mine, part]

@@ -20,7 +20,7 @@ from pynade.kernels import backends
 from pynade.kernels.private import foreach
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in
-from pynade.processes import piece, pieces, rank_and_size
+from pynade.processes import minibatch_part, process_slices, rank_and_size
 from pynade.training.checkpoint import Tensors
 from pynade.training.options import Gradient
 
@@ -216,14 +216,14 @@ class Step:
                 loss = self.model.loss(x, own)
             return loss, torch.autograd.grad(loss.mean(-1).sum(), params)
         n, size, shared = x.shape[-2], 1 if self.shared is None else rank_and_size()[1], self.shared
-        mine, losses = pieces(n, self.options.accumulate), []
+        mine, losses = process_slices(n, self.options.accumulate), []
         parts, weight = mine or [slice(0, 1)], size / n if mine else 0.0  # one without rows takes part, too
         drawn = [g.get_state() for g in self.generators]
         for part in parts:
             for g, state in zip(self.generators, drawn, strict=True):
                 g.set_state(state)  # of the random numbers for all rows, every piece takes its own
             wait = nullcontext() if shared is None or part is parts[-1] else shared.no_sync()
-            with wait, piece(x, part) as rows:
+            with wait, minibatch_part(x, part) as rows:
                 with computing_in(self.options.precision, self.x.device):
                     loss = (shared or self.model.loss)(rows, own)
                 (weight * loss.sum()).backward()
