@@ -23,7 +23,7 @@ import torch
 
 import pynade
 from pynade.atomic import write_json
-from pynade.processes import alone, gathered, is_first, rank_and_size, together
+from pynade.processes import alone, gather_values, is_first, rank_and_size, together
 from pynade.runs.provenance import code_version, device_name, now
 from pynade.training import fit
 
@@ -71,7 +71,8 @@ def rows_per_second(estimator: Any, rows: np.ndarray, updates: int) -> tuple[flo
     if not marks:  # of another process than the first
         return 0.0, 0.0
     n = updates * options.batch_size
-    return tuple(n / (b - a) for a, b in zip(*marks, strict=True))  # type: ignore[return-value]
+    (first_wall, first_cpu), (wall, cpu) = marks
+    return n / (wall - first_wall), n / (cpu - first_cpu)
 
 
 def main() -> None:
@@ -92,7 +93,7 @@ def main() -> None:
                 if is_first():
                     with alone():
                         single.append(rows_per_second(*given, updates))
-                gathered(None)  # the others have waited here
+                gather_values(None)  # the others have waited here
                 joint.append(rows_per_second(*given, updates))
             if not is_first():
                 continue

@@ -2,15 +2,15 @@
 
 import torch
 
-from pynade.device import at_most_threads
+from pynade.device import limit_threads
 from tests.estimators.mixed import table, tabular
 
 
 def test_threads_are_limited_and_restored():
     before = torch.get_num_threads()
-    with at_most_threads(1):
+    with limit_threads(1):
         assert torch.get_num_threads() == 1
-        with at_most_threads(5):
+        with limit_threads(5):
             assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
 

@@ -9,7 +9,7 @@ import torch
 
 import pynade
 from pynade.atomic import write_json
-from pynade.digest import Damaged, read_json, sealed
+from pynade.digest import Damaged, add_digest, read_json
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive
 from pynade.nets import NADENet
@@ -33,7 +33,7 @@ KINDS = {
     "model": (save_model, load_density),
     "model of the user": (save_model, pynade.load),
     "checkpoint": (save_state, load_checkpoint),
-    "json": (lambda path: write_json(path, sealed(FACTS)), read_json),
+    "json": (lambda path: write_json(path, add_digest(FACTS)), read_json),
 }
 
 
@@ -79,7 +79,7 @@ def test_what_was_written_is_read(kind, tmp_path):
 
 
 def test_keys_that_are_numbers_have_the_digest_of_their_texts(tmp_path):
-    write_json(tmp_path / "a.json", sealed({"sizes": {9: 1, 10: 2}, "pair": (1, 2)}))
+    write_json(tmp_path / "a.json", add_digest({"sizes": {9: 1, 10: 2}, "pair": (1, 2)}))
     assert read_json(tmp_path / "a.json") == {"sizes": {"9": 1, "10": 2}, "pair": [1, 2]}
 
 

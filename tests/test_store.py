@@ -373,7 +373,7 @@ def test_a_full_disk_names_the_file(file, monkeypatch, error):
         path.write_text("half")
         raise error
 
-    monkeypatch.setattr(store, "write_sealed", fail)
+    monkeypatch.setattr(store, "write_with_digest", fail)
     with pytest.raises(OSError, match=rf"^cannot write {file}: (No space|Permission denied)") as found:
         save_density(Independent(Bernoulli(), 2), file)
     assert type(found.value) is type(error)

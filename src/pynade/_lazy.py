@@ -1,4 +1,4 @@
-"""Modules and names that are imported when they are first used, so that importing pynade is quick."""
+"""Modules and names that are imported at their first use, so that importing pynade is quick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class LazyModule(ModuleType):
-    """The module of this name, imported when one of its names is first used."""
+    """A stand-in for the module of this name, which is imported when one of its names is first used."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
@@ -19,7 +19,7 @@ class LazyModule(ModuleType):
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package (its `__name__`) whose names are or live in other modules."""
+    """`__getattr__` and `__dir__` for a package that imports names from their home modules at first use."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -1,4 +1,4 @@
-"""Parts of a model (nets, families, densities) and their constructor arguments."""
+"""The base class of the parts of a model (nets, families, densities), and their constructor arguments."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from torch import nn
 
-UNSAVED = ("generator", "kernel")  # they decide initial weights and speed, so a saved model needs neither
+UNSAVED = ("generator", "kernel")  # not saved: they affect only initial weights and speed
 
 
 class Part(nn.Module):
     """Base class of nets, families and densities: a torch module that can be saved."""
 
     def config(self) -> dict[str, Any]:
-        """Constructor arguments, as JSON or parts; what a saved model needs to build this again.
+        """Constructor arguments, as JSON or parts, from which a saved model is built again.
 
-        They are read from the attributes of the same names; `generator` and `kernel` are left out.
+        They are the attributes of the same names, without `generator` and `kernel`.
 
         Example:
             >>> from pynade.families import Categorical
             >>> Categorical(4).config()
             {'n_levels': 4, 'one_hot': True}
         """
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, parameter in inspect.signature(type(self)).parameters.items():
             if name in UNSAVED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
@@ -33,8 +33,8 @@ class Part(nn.Module):
                     "name, so it needs a `config` method that gives its constructor arguments"
                 )
             value = getattr(self, name)
-            found[name] = list(value) if isinstance(value, tuple | nn.ModuleList) else value
-        return found
+            arguments[name] = list(value) if isinstance(value, tuple | nn.ModuleList) else value
+        return arguments
 
 
 def check_positive(**sizes: int) -> None:

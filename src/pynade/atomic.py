@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders with one writer at a time."""
+"""Atomic writing of files, and locks for folders that one process at a time may write to."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LOCK = (".lock", ".owner")  # files in a folder while a process writes to it
+LOCK = (".lock", ".owner")  # files of a folder's lock
 
 
 class InUse(ValueError):
-    """Another process writes to a folder."""
+    """A folder is locked by another process."""
 
 
 @contextmanager
 def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
-    """Hold the lock of a folder, which ends with the process; `InUse` names the process that has it.
+    """Lock a folder in this block, until the process ends at most; raises `InUse` if it is locked.
 
     Args:
-        folder: that is written to.
+        folder: the folder to write to.
         wait: how many seconds to wait for another process to end.
     """
-    from filelock import FileLock, Timeout  # (a tenth of a second, which `pynade --help` need not wait)
+    from filelock import FileLock, Timeout  # (imported here: it takes a tenth of a second)
 
     file, owner = (folder / name for name in LOCK)
     lock = FileLock(file)
     try:
         lock.acquire(timeout=wait)
     except Timeout:
-        who = "another process"
+        process = "another process"
         with suppress(OSError):
-            who = owner.read_text(encoding="utf-8", errors="replace")
-        raise InUse(f"{folder} is in use by {who}: wait for it, or end it first") from None
+            process = owner.read_text(encoding="utf-8", errors="replace")
+        raise InUse(f"{folder} is in use by {process}: wait for it, or end it first") from None
     try:
-        with writing(owner):
+        with report_write_errors(owner):
             owner.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
@@ -48,32 +48,32 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
         lock.release()
 
 
-def lock_of(folder: Path) -> tuple[str, bool]:
-    """The process that the lock in a folder names, and whether a process holds it; nothing is removed.
+def read_lock(folder: Path) -> tuple[str, bool]:
+    """The process named in a folder's lock, and whether the lock is held; no file is removed.
 
     Args:
-        folder: with a lock file, which a process that was killed leaves behind.
+        folder: a folder with a lock file, which may be that of a process that was killed.
     """
     from filelock import FileLock, Timeout
 
     file, owner = (folder / name for name in LOCK)
-    who = owner.read_text(encoding="utf-8", errors="replace") if owner.is_file() else "an unknown process"
+    process = owner.read_text(encoding="utf-8", errors="replace") if owner.is_file() else "an unknown process"
     try:
         with FileLock(file, timeout=0):
-            return who, False
+            return process, False
     except Timeout:
-        return who, True
+        return process, True
 
 
-def unclaimed(folder: Path) -> bool:
-    """Whether a folder has only what a process leaves that was killed before its spec.json was there."""
+def is_unclaimed(folder: Path) -> bool:
+    """Whether a folder has only files of a process that was killed before it wrote spec.json."""
     names = (path.name for path in folder.iterdir())
     return all(name in LOCK or re.fullmatch(r"\.spec\.json\.\d+\.part", name) for name in names)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """In this block an error of the system (a full disk, for example) names the file that is written."""
+def report_write_errors(path: Path) -> Iterator[None]:
+    """In this block, system errors (a full disk, for example) name the file that is written."""
     try:
         yield
     except OSError as error:
@@ -81,10 +81,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`."""
+    """Call `write` with a temporary file in the same folder, flush it to disk, then rename it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with writing(path):
+        with report_write_errors(path):
             write(temporary)
             with open(temporary, "rb") as f:
                 os.fsync(f.fileno())
@@ -95,6 +95,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write readable JSON, atomically."""
+    """Write indented JSON atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))

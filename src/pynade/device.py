@@ -1,4 +1,4 @@
-"""Devices by name, and threads."""
+"""Torch devices by name, and the number of CPU threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of this name, or a ValueError; "auto" is a GPU if there is one."""
+    """The device of this name; "auto" is a GPU if there is one. A ValueError if it does not exist."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -28,16 +28,16 @@ def torch_device(name: str) -> torch.device:
 
 
 @contextmanager
-def at_most_threads(n: int) -> Iterator[None]:
-    """Compute with at most n threads of the CPU."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(min(n, before))
+def limit_threads(n: int) -> Iterator[None]:
+    """In this block torch uses at most n CPU threads."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(min(n, n_threads))
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)
 
 
-def device_here(name: str) -> str:
-    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such device."""
+def available_device(name: str) -> str:
+    """The name of a saved model's device, or "auto" if this machine has no such device."""
     return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name

@@ -1,8 +1,8 @@
-"""Files with a digest of their content: one that has changed since it was written is refused, not believed.
+"""Files with a digest of their content, by which changed files are detected and rejected.
 
-A safetensors file (8 bytes with the length of its header, the header in JSON, tensors) has the digest of all
-its bytes in its metadata, where the digest itself counts as zeros; a JSON file of a run that of its other
-entries. Files of earlier versions have none: the log says so. Nothing here needs torch.
+A safetensors file (8 bytes with the length of its header, the header in JSON, tensors) has in its metadata
+the digest of all its bytes, computed with zeros in place of the digest. A JSON file of a run has the digest
+of its other entries. Files of earlier versions have none, which is logged. Torch is not imported.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any, NamedTuple
 
 from pynade._version import __version__
 
-FORMAT = 1  # of the metadata of models; raise it when an old reader would misunderstand a new file
-BLANK = b"0" * 64  # what stands in a safetensors file where its digest is put
-_PREFIX = "sha256:"  # of digests in JSON files, so that one is known by itself
-_CHANGED = "its content has changed since it was written (the digest is another)"
+FORMAT = 1  # of the metadata of models; to be raised when older versions would misread new files
+BLANK = b"0" * 64  # placeholder of the digest in a safetensors file
+_PREFIX = "sha256:"  # of digests in JSON files, which identifies them
+CHANGED = "its content has changed since it was written (the digest is another)"
 
 
 class Damaged(ValueError):
-    """A file does not hold what was written to it."""
+    """The content of a file is not what was written."""
 
 
-def write_sealed(path: Path, content: bytes) -> None:
-    """Write a safetensors file that was made with the metadata {"digest": BLANK}, and its digest into it."""
-    place = content.index(b'"digest":"' + BLANK) + len(b'"digest":"')
-    with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
-        digest = beside.submit(hashlib.sha256, content)
+def write_with_digest(path: Path, content: bytes) -> None:
+    """Write a safetensors file whose metadata have {"digest": BLANK}, and replace BLANK by the digest."""
+    position = content.index(b'"digest":"' + BLANK) + len(b'"digest":"')
+    with path.open("wb") as file, ThreadPoolExecutor(1) as executor:
+        digest = executor.submit(hashlib.sha256, content)
         file.write(content)
-        file.seek(place)
+        file.seek(position)
         file.write(digest.result().hexdigest().encode())
 
 
 def read_entries(path: Path, kind: str, verify: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header of a safetensors file whose metadata have an entry `kind`: metadata, and tensors by name.
+    """Metadata of a safetensors file with an entry `kind`, and the header entries of its tensors by name.
 
-    With `verify` all of the file is read and compared with its digest. A ValueError says what is wrong.
+    `verify` reads all of the file and compares it with its digest; a ValueError says what is wrong.
     """
     with path.open("rb") as stream:
         size = stream.read(8)
@@ -56,12 +56,12 @@ def read_entries(path: Path, kind: str, verify: bool = True) -> tuple[dict[str, 
             return metadata, entries
         digest = metadata.get("digest")
         if digest is not None:
-            found = hashlib.sha256(size + text.replace(digest.encode(), BLANK))
-            part = memoryview(bytearray(1 << 22))  # (large parts: other threads run while one is hashed)
-            while n := stream.readinto(part):
-                found.update(part[:n])
-        if (len(metadata) > 1 and kind in metadata) if digest is None else found.hexdigest() != digest:
-            raise ValueError(_CHANGED)
+            computed = hashlib.sha256(size + text.replace(digest.encode(), BLANK))
+            buffer = memoryview(bytearray(1 << 22))  # (hashing large buffers lets other threads run)
+            while n := stream.readinto(buffer):
+                computed.update(buffer[:n])
+        if (len(metadata) > 1 and kind in metadata) if digest is None else computed.hexdigest() != digest:
+            raise ValueError(CHANGED)
     if digest is None and kind in metadata:
         _log(path)
     return metadata, entries
@@ -70,30 +70,30 @@ def read_entries(path: Path, kind: str, verify: bool = True) -> tuple[dict[str, 
 class Header(NamedTuple):
     """The header of a model file."""
 
-    facts: dict[str, Any]  # format, version, spec and whatever the model was saved with
-    tensors: dict[str, tuple[str, tuple[int, ...]]]  # the type (such as "F32") and shape of each, by name
-    verified: bool = True  # whether the file has a digest, which files of earlier versions have not
+    facts: dict[str, Any]  # format, version, spec and other metadata of the model
+    tensors: dict[str, tuple[str, tuple[int, ...]]]  # type (such as "F32") and shape of each tensor, by name
+    verified: bool = True  # whether the file has a digest; files of earlier versions have none
 
     @property
     def n_weights(self) -> int:
-        """Number of weights: not those of standardised columns, a normalising constant, unused biases."""
+        """Number of weights, without standardisation constants, normalising constants and unused biases."""
         fixed = ("log_z", "net.first.bias", "net.second.bias")
-        kept = {n: t for n, t in self.tensors.items() if ".bijections." not in n and n not in fixed}
-        return sum(math.prod(shape) for kind, shape in kept.values() if "F" in kind)
+        weights = {n: t for n, t in self.tensors.items() if ".bijections." not in n and n not in fixed}
+        return sum(math.prod(shape) for kind, shape in weights.values() if "F" in kind)
 
     @property
     def n_variables(self) -> int | None:
-        """Number of variables of the model, or None if the file does not say it."""
+        """Number of variables of the model, or None if it is not in the file."""
         fitted = self.facts.get("estimator", {}).get("fitted", {})
-        return fitted.get("n_features_in_") or _variables(self.facts["spec"])
+        return fitted.get("n_features_in_") or _count_variables(self.facts["spec"])
 
 
 def read_header(path: Path, verify: bool = True) -> Header:
-    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade.
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or from a newer pynade.
 
     Args:
         path: the file.
-        verify: read all of it, and compare it with its digest.
+        verify: whether to read all of it and to compare it with its digest.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
@@ -119,54 +119,54 @@ def read_header(path: Path, verify: bool = True) -> Header:
 
 
 @contextmanager
-def verifying(path: Path) -> Iterator[None]:
-    """Compare a model file with its digest while this block uses the file; errors are those of `read_header`.
+def verify_digest(path: Path) -> Iterator[None]:
+    """Compare a model file with its digest in parallel to this block; errors are those of `read_header`.
 
-    A damaged file is called damaged, whatever else it led to in the block.
+    If the file is damaged, that error replaces any other of the block.
     """
-    with ThreadPoolExecutor(1) as beside:
-        verified = beside.submit(read_header, path)
+    with ThreadPoolExecutor(1) as executor:
+        result = executor.submit(read_header, path)
         try:
             yield
         finally:
-            verified.result()
+            result.result()
 
 
-def _variables(spec: Any) -> int | None:
-    """The number of variables that the parts of a spec name, the outermost first."""
+def _count_variables(spec: Any) -> int | None:
+    """The number of variables in a spec, taken from its outermost part that has one."""
     if isinstance(spec, list):
-        return next((n for n in map(_variables, spec) if n), None)
+        return next((n for n in map(_count_variables, spec) if n), None)
     if not isinstance(spec, dict):
         return None
     if "image_shape" in spec:
         return math.prod(spec["image_shape"]) * int(spec.get("channels", 1))
-    own = spec.get("n_variables") or spec.get("n_visible")
-    return int(own) if own else _variables(list(spec.values()))
+    count = spec.get("n_variables") or spec.get("n_visible")
+    return int(count) if count else _count_variables(list(spec.values()))
 
 
-def sealed(facts: dict[str, Any]) -> dict[str, Any]:
-    """The entries of a JSON file, and their digest as the last."""
-    text = json.dumps(json.loads(json.dumps(facts)), sort_keys=True)  # keys as they are read
+def add_digest(facts: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a JSON file, with their digest as the last one."""
+    text = json.dumps(json.loads(json.dumps(facts)), sort_keys=True)  # with keys as in the file
     return facts | {"digest": _PREFIX + hashlib.sha256(text.encode()).hexdigest()}
 
 
-def read_json(path: Path, **wanted: type) -> dict[str, Any]:
-    """The entries of a JSON file of a run, compared with their digest, which is left out.
+def read_json(path: Path, **expected: type) -> dict[str, Any]:
+    """The entries of a JSON file of a run without their digest, with which they are compared.
 
     Args:
         path: the file.
-        **wanted: names that must be in it, and the types of their values.
+        **expected: names of required entries, and the types of their values.
     """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(facts, dict):
             raise ValueError(f"expected an object of JSON, not {type(facts).__name__}")
-        given = facts.pop("digest", None)
-        if given is None and not any(str(value).startswith(_PREFIX) for value in facts.values()):
+        digest = facts.pop("digest", None)
+        if digest is None and not any(str(value).startswith(_PREFIX) for value in facts.values()):
             _log(path)
-        elif sealed(facts)["digest"] != given:
-            raise ValueError(_CHANGED)
-        for name, kind in wanted.items():
+        elif add_digest(facts)["digest"] != digest:
+            raise ValueError(CHANGED)
+        for name, kind in expected.items():
             if name not in facts or not isinstance(facts[name], kind):
                 raise ValueError(f"expected {name} ({kind.__name__}) in it")
     except (ValueError, RecursionError) as error:

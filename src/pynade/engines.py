@@ -63,10 +63,10 @@ def check_engine(engine: str, workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
     if engine == "ray":
-        imported_ray()
+        import_ray()
 
 
-def imported_ray() -> Any:
+def import_ray() -> Any:
     """The module, or an error that says how to get it."""
     try:
         import ray
@@ -120,7 +120,7 @@ class _Actor:
 
 
 def _by_ray(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None, device: str) -> Results:
-    ray = imported_ray()
+    ray = import_ray()
     if not ray.is_initialized():
         handler = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level="ERROR")

@@ -14,16 +14,16 @@ from torch import Tensor
 from pynade.models import Density, Orderless
 from pynade.ordering import random_observed
 from pynade.precision import computing_in
-from pynade.processes import pieces, sum_over_processes
+from pynade.processes import process_slices, sum_over_processes
 
 Array = Tensor | np.ndarray
-Progress = Callable[[int, int], None]  # called with what is done and with the total
-BATCH = 2000  # rows × prefixes of an estimate at a time
+Progress = Callable[[int, int], None]  # called as progress(done, total)
+BATCH = 2000  # rows × prefixes computed at a time
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean log-likelihood per row, in nats, and how far to trust it.
+    """Mean log-likelihood per row, in nats, and its accuracy.
 
     Attributes:
         mean: average over rows.
@@ -45,7 +45,7 @@ class Estimate:
 
     @classmethod
     def from_rows(cls, log_probs: Any, row_variance: Any = None) -> Estimate:
-        """From one log-probability per row.
+        """The estimate from one log-probability per row.
 
         Args:
             log_probs: (N,), exact values or unbiased estimates.
@@ -70,29 +70,29 @@ class Estimate:
         return f"{self.mean:.3f} ± {self.stderr:.3f} nats (n = {self.n:,}, {kind})"
 
 
-def at_most(rows: int, model: Any, device: torch.device) -> int:
-    """So many rows, or as many as the device can hold of a model over a net with a large pass for each."""
+def limit_batch_rows(rows: int, model: Any, device: torch.device) -> int:
+    """The number of rows of a batch, or fewer if the model's net needs too much memory for them."""
     net = getattr(model, "net", None)
     return rows if net is None or net.row_floats is None else min(rows, net.rows_at_once(device))
 
 
 @torch.no_grad()
 def row_log_probs(density: Density, x: Array, batch_size: int = 500) -> Tensor:
-    """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
+    """Exact log p of every row, float64 on the CPU, computed in batches on the density's device.
 
-    Processes that torchrun started share the rows, and all of them return all scores.
+    Processes that torchrun started share the rows, and each returns all scores.
 
     Args:
         density: the model.
         x: rows (N, D), any numeric dtype.
-        batch_size: rows at a time; fewer where a net needs much memory for each.
+        batch_size: rows of a batch; fewer if a net needs much memory for each.
     """
     rows = torch.as_tensor(x)
     scores = np.zeros(len(rows))
-    for own in pieces(len(rows)):
-        parts = rows[own].split(at_most(batch_size, density, density.device))
-        found = [density.log_prob(part.to(density.device)).double().cpu() for part in parts]
-        scores[own] = torch.cat(found).numpy()
+    for part in process_slices(len(rows)):
+        batches = rows[part].split(limit_batch_rows(batch_size, density, density.device))
+        log_p = [density.log_prob(batch.to(density.device)).double().cpu() for batch in batches]
+        scores[part] = torch.cat(log_p).numpy()
     return torch.as_tensor(sum_over_processes(scores))
 
 
@@ -113,16 +113,16 @@ def orderless_estimate(
 ) -> Estimate:
     """Stochastic estimate of the mean log-likelihood over rows and all orderings, with both standard errors.
 
-    Unbiased: each draw is minus the orderless loss of a fresh prefix, and costs one forward pass. The
-    Monte-Carlo error is an upper bound on average, as the draws' lengths are stratified. The same seed gives
-    the same prefixes, so that two models (or two epochs) are compared on equal terms.
+    It is unbiased: each draw is minus the orderless loss of a new prefix, and costs one forward pass. The
+    expected Monte-Carlo error is an upper bound, as the lengths of prefixes are stratified. The same seed
+    gives the same prefixes, so that models (or epochs) are compared on the same prefixes.
 
     Args:
         model: the orderless model.
         x: rows (N, D); NaN = missing.
         draws: prefixes per row, at least 2.
         seed: of the prefixes.
-        batch_size: rows × draws at a time; None takes 2000, or what a large net leaves room for.
+        batch_size: rows × draws computed at a time; None: 2000, or fewer if the net needs much memory.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
         progress: called as progress(rows_done, rows).
 
@@ -130,19 +130,19 @@ def orderless_estimate(
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
-        >>> deep.net.output.data.zero_().sum().item()  # fair coins: 3 log 2 whatever is drawn
+        >>> deep.net.output.data.zero_().sum().item()  # fair coins: 3 log 2 for every prefix
         0.0
         >>> print(orderless_estimate(deep, torch.eye(3)))
         -2.079 ± 0.000 nats (n = 3, estimate, Monte-Carlo s.e. 0.000)
     """
-    return Estimate.from_rows(*orderless_rows(model, x, draws, seed, batch_size, precision, progress))
+    return Estimate.from_rows(*estimate_rows(model, x, draws, seed, batch_size, precision, progress))
 
 
 @torch.no_grad()
-def orderless_rows(
+def estimate_rows(
     model: Orderless, x: Array, draws: int, seed: int, batch_size: int | None, precision: str, progress: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`orderless_estimate` row by row: estimates and Monte-Carlo variances (N,); processes share the work."""
+    """`orderless_estimate` for each row: estimates and their Monte-Carlo variances, both (N,)."""
     if draws < 2:
         raise ValueError(f"an estimate with a standard error needs at least 2 draws, not {draws}")
     if batch_size is None:
@@ -150,14 +150,14 @@ def orderless_rows(
     rows = torch.as_tensor(x).to(model.device)
     rows = rows if rows.is_floating_point() else rows.to(model.dtype)
     out, done = np.zeros((2, len(rows))), 0
-    for batch in prefixes(rows, draws, seed, batch_size):
+    for batch in draw_prefixes(rows, draws, seed, batch_size):
         n = len(batch[0]) // draws
-        for own in pieces(n):
-            part, observed = (t.unflatten(0, (draws, n))[:, own].flatten(0, 1) for t in batch)
+        for share in process_slices(n):
+            part, observed = (t.unflatten(0, (draws, n))[:, share].flatten(0, 1) for t in batch)
             with computing_in(precision, model.device):
                 log_p = model.estimate(part, observed).view(draws, -1)
-            here = slice(done + own.start, done + own.stop)
-            out[:, here] = log_p.mean(0).cpu().numpy(), log_p.var(0).cpu().numpy() / draws
+            place = slice(done + share.start, done + share.stop)
+            out[:, place] = log_p.mean(0).cpu().numpy(), log_p.var(0).cpu().numpy() / draws
         done += n
         if progress is not None:
             progress(done, len(rows))
@@ -165,8 +165,10 @@ def orderless_rows(
     return means, variances
 
 
-def prefixes(x: Tensor, draws: int, seed: int, batch_size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows repeated `draws` times, each with a random prefix, a batch at a time; the seed decides them."""
+def draw_prefixes(
+    x: Tensor, draws: int, seed: int, batch_size: int = BATCH
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of rows repeated `draws` times, and random prefixes of them, which depend on the seed."""
     generator = torch.Generator(x.device).manual_seed(seed)
     for part in x.split(max(1, batch_size // draws)):
         rows = part.repeat(draws, 1)

@@ -1,4 +1,4 @@
-"""The floating-point type in which nets compute; log-probabilities are always at least float32."""
+"""The floating-point precision of nets; log-probabilities are always at least float32."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def fast_matmul() -> AbstractContextManager[None]:
-    """TF32 matrix products on GPUs that have them, and each shape's fastest convolution, in this block."""
+    """In this block GPUs use TF32 matrix products, where supported, and the fastest convolutions."""
     return _computing("high", tf32=True, benchmark=True)
 
 
 def computing_in(precision: str | None, device: torch.device) -> AbstractContextManager[None]:
-    """In this block nets on `device` compute in this precision; their weights and the families do not change.
+    """In this block nets on `device` compute in this precision; weights and families keep their type.
 
     Args:
         precision: "float32"; "tf32", matrix products with a mantissa of 10 bits; or "bf16", torch's autocast
-            to bfloat16. All are for GPUs and have no effect on a CPU. With "float32" convolutions follow
-            torch's setting for matrix products. None changes nothing.
+            to bfloat16. They have no effect on a CPU. With "float32", torch's setting for matrix products
+            applies to convolutions too. None changes nothing.
         device: where the model is.
     """
     if precision not in (None, *PRECISIONS):
@@ -37,36 +37,36 @@ def computing_in(precision: str | None, device: torch.device) -> AbstractContext
 
 @contextmanager
 def _computing(matmul: str, tf32: bool, benchmark: bool, cast: torch.device | None = None) -> Iterator[None]:
-    """Matrix products of this precision; convolutions in TF32, and the fastest (measured at first use).
+    """Set the precision of matrix products, TF32 for convolutions, and the search for the fastest of these.
 
-    Torch has one setting for all threads: the last block that began and has not ended decides, and when
-    all have ended, in whatever order, the setting is that from before the first.
+    Torch has one setting for all threads: that of the last block that is still active. When all blocks have
+    ended, in any order, the setting from before the first is restored.
     """
-    # no cache of converted weights: it would not be valid after the capture of a CUDA graph
+    # without autocast's cache of converted weights, which the capture of a CUDA graph makes invalid
     bfloat16 = torch.autocast(cast.type, torch.bfloat16, cache_enabled=False) if cast else nullcontext()
-    block = object()
+    key = object()
     with _lock:
         if not _settings:
             cudnn = torch.backends.cudnn
             _settings[None] = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
-        _settings[block] = matmul, tf32, benchmark
-        _use_last()
+        _settings[key] = matmul, tf32, benchmark
+        _apply_last()
     try:
         with bfloat16:
             yield
     finally:
         with _lock:
-            del _settings[block]
-            _use_last()
+            del _settings[key]
+            _apply_last()
             if len(_settings) == 1:
                 _settings.clear()
 
 
 _lock = Lock()
-_settings: dict[object, tuple[str, bool, bool]] = {}  # by block, in order; None: before the first block
+_settings: dict[object, tuple[str, bool, bool]] = {}  # of active blocks, in order; None: before the first
 
 
-def _use_last() -> None:
+def _apply_last() -> None:
     matmul, tf32, benchmark = list(_settings.values())[-1]
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark

@@ -1,7 +1,7 @@
 """Queries: probabilities and draws of some variables given others; each states where it is exact.
 
-An `Orderless` model is used along K orderings made for the query (given variables first, then the target),
-weighted by p(given). Other models answer along their own orderings; a `Marginalisable` one needs none.
+For an `Orderless` model, K orderings are chosen for the query (given variables first, then the target), and
+weighted by p(given). Other models use their own orderings; a `Marginalisable` one needs none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pynade.nets import AnyOrderNet
 from pynade.ordering import Ordering
 from pynade.particles import PARTICLES, Random, complete_rows
 
-FEW = 10  # a smaller effective sample size of a row is warned of
+SMALL_SIZE = 10  # effective sample size of a row below which there is a warning
 
-Sequential = Orderless | Ordered  # answers by the stepper of its net
+Sequential = Orderless | Ordered  # models that compute one variable after the other
 Model = Sequential | Marginalisable
 Variables = Sequence[int] | Tensor
 Orders = int | Ordering
@@ -41,17 +41,17 @@ def conditional_log_prob(
 ) -> Tensor:
     """log p(x_target | x_given) of each row, in nats: (B, D) -> (B,).
 
-    Exact for the ensemble of `orderings` orderings "given, target, rest" of an orderless model, or for the
-    density itself where its orderings begin with the given and then the target variables.
+    It is exact for the ensemble of K orderings "given, target, rest" of an orderless model, or for a density
+    whose orderings begin with the given and then the target variables.
 
     Args:
         model: the model.
         x: rows (B, D); only target and given columns are read.
         target: indexes of the target variables.
         given: indexes of the given variables; may be empty.
-        orderings: of an orderless model: K, drawn by the generator, or a (K, D) batch, each with its
-            variables moved into the three parts and otherwise kept in order.
-        generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
+        orderings: of an orderless model: K, the number of random orderings, or a (K, D) batch, in which the
+            given variables are moved to the front, then the target, without other changes of the order.
+        generator: draws the order within the three parts; None: the natural order (with K = 1).
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -61,7 +61,7 @@ def conditional_log_prob(
         >>> round(conditional_log_prob(deep, rows, target=[1], given=[0]).exp().sum().item(), 6)
         1.0
     """
-    is_given, is_target = _flags(model, given, target, "target")
+    is_given, is_target = _query_flags(model, given, target, "target")
     if not is_target.any():
         raise ValueError("there is no target variable")
     return _log_prob(model, x, is_given | is_target, is_given, orderings, generator)
@@ -72,12 +72,12 @@ def marginal_log_prob(
 ) -> Tensor:
     """log p of the observed cells of each row, the others marginalised: (B, D) -> (B,).
 
-    Exact for the ensemble of `orderings` orderings "observed, rest" made for each row of an orderless
-    model, or for the density itself where its orderings begin with the observed variables.
+    It is exact for the ensemble of K orderings "observed, rest" of each row for an orderless model, or for a
+    density whose orderings begin with the observed variables.
 
     Args:
         model, orderings, generator: as for `conditional_log_prob`.
-        x: rows (B, D); cells that are not observed may hold anything, NaN too.
+        x: rows (B, D); cells that are not observed are ignored (NaN, for example).
         observed: bool (B, D) or (D,), True = observed.
     """
     return _log_prob(model, x, observed, None, orderings, generator)
@@ -86,18 +86,18 @@ def marginal_log_prob(
 def _log_prob(
     model: Model, x: Tensor, used: Tensor, given: Tensor | None, k: Orders, generator: Random
 ) -> Tensor:
-    """log p(used | given) of each row; the given cells are among those used, None is none of them."""
-    used = _checked(model, x, used, k)
+    """log p(used | given) of each row; the used cells include the given ones; None: no given cells."""
+    used = _check_query(model, x, used, k)
     known = torch.zeros_like(used) if given is None else given.to(x.device).expand(x.shape)
     if isinstance(model, Marginalisable):
         log_p = model.marginal_log_prob(x, used)
         return log_p if given is None else log_p - model.marginal_log_prob(x, known)
     parts = (~used).long() if given is None else torch.where(known, 0, torch.where(used, 1, 2))
-    order = _orders(model, parts, k, generator)  # (K, B, D)
+    order = _make_orders(model, parts, k, generator)  # (K, B, D)
     log_slope, *sums = _prefix_log_probs(model, x, order, used, known)
-    whole, part = (torch.logsumexp(each, 0) for each in sums)
+    log_joint, log_given = (torch.logsumexp(log_p, 0) for log_p in sums)
     slope = 0 if log_slope is None else torch.where(used & ~known, log_slope, 0).sum(-1)
-    return whole - (math.log(len(order)) if given is None else part) + slope
+    return log_joint - (math.log(len(order)) if given is None else log_given) + slope
 
 
 @torch.no_grad()
@@ -106,27 +106,27 @@ def sample_given(
 ) -> Tensor:
     """n completions of each row: (B, D) -> (n, B, D), equal to x where observed.
 
-    Exact draws from p(rest | observed) of the density of `marginal_log_prob`: with several orderings each
-    draw follows one of them, chosen with probability proportional to its p(observed).
+    They are exact draws from p(rest | observed) of the density of `marginal_log_prob`: with several
+    orderings, each draw uses one of them, with probability proportional to its p(observed).
 
     Args:
         model, x, observed, orderings: as for `marginal_log_prob`.
-        n: how many completions of each row.
+        n: number of completions of each row.
         generator: source of the orderings and of the draws.
     """
     check_positive(**{"the number of draws": n})
-    observed = _checked(model, x, observed, orderings)
+    observed = _check_query(model, x, observed, orderings)
     if isinstance(model, Marginalisable):
         return model.sample_given(x, observed, n, generator)
-    order = _orders(model, (~observed).long(), orderings, generator)  # (K, B, D)
+    order = _make_orders(model, (~observed).long(), orderings, generator)  # (K, B, D)
     k, batch, D = order.shape
     if k > 1:
         weights = _prefix_log_probs(model, x, order, observed)[1].softmax(0).T  # (B, K)
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
         order = order.gather(0, which[:, :, None].expand(n, batch, D))
     x = x.to(torch.promote_types(x.dtype, model.dtype))
-    rows, known, chosen = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed, order))
-    return complete(model.net, model.family, rows, known, chosen, generator).view(n, batch, D)
+    rows, known, orders = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed, order))
+    return complete(model.net, model.family, rows, known, orders, generator).view(n, batch, D)
 
 
 def impute(
@@ -140,19 +140,19 @@ def impute(
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
 
-    Exact for an orderless model (draws: for the density of `sample_given`), for a `Marginalisable` one, and
-    for draws where a density's own orderings begin with the observed cells. Else an estimate, by weighted
-    particles (see `pynade.particles`), with a warning where the effective sample size is small.
+    The result is exact for an orderless model (draws as in `sample_given`), for a `Marginalisable` model, and
+    for draws if the orderings of a density begin with the observed cells. Otherwise it is an estimate by
+    weighted particles (see `pynade.particles`), with a warning if the effective sample size is small.
 
     Args:
         model: the model.
         x: rows (B, D); NaN where a value is missing.
-        n: None fills each missing cell with the best guess (mode, or mean of a real variable) of
-            p(x_i | observed cells), each cell for itself, (B, D). A number gives that many joint draws
-            from p(missing | observed), (n, B, D): multiple imputation.
+        n: None fills each missing cell separately with the best guess (mode, or mean of a real variable) of
+            p(x_i | observed cells), (B, D). A number is that of joint draws from p(missing | observed),
+            (n, B, D): multiple imputation.
         orderings: for joint draws from an orderless model (see `sample_given`).
         generator: for the draws.
-        particles: of each row, for a density with orderings of its own; more than n, as draws are taken from
+        particles: of each row, for a density with its own orderings; more than n, since draws are taken from
             them.
 
     Example:
@@ -164,9 +164,9 @@ def impute(
         >>> impute(nade, rows, n=5, generator=torch.Generator().manual_seed(0)).shape
         torch.Size([5, 1, 3])
     """
-    observed = _checked(model, x, ~torch.isnan(x), orderings)
+    observed = _check_query(model, x, ~torch.isnan(x), orderings)
     if isinstance(model, Ordered):
-        return _filled_by_particles(model, x, observed, n, generator, particles)
+        return _impute_by_particles(model, x, observed, n, generator, particles)
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
     if isinstance(model, Marginalisable):
@@ -182,9 +182,9 @@ def impute(
 def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     """p(x_i | given) as a one-dimensional distribution.
 
-    Exact for every ordering that puts the given variables first and i next: all of them agree. A density with
-    a fixed ordering answers only if its ordering does so. An ensemble of a net that depends on the order
-    cannot answer; use `conditional_log_prob`.
+    It is exact and the same for every ordering with the given variables first and i next. A density with a
+    fixed ordering needs such an ordering. Ensembles of a net that depends on the order raise an error; use
+    `conditional_log_prob` for them.
 
     Args:
         model: the model.
@@ -199,12 +199,12 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
             "the members"
         )
     D, at = model.n_variables, torch.tensor([i], device=model.device)
-    is_given, is_asked = _flags(model, list(given), [i], "asked")
+    is_given, is_asked = _query_flags(model, list(given), [i], "asked")
     x = torch.tensor([[given.get(v, 0.0) for v in range(D)]], dtype=model.dtype, device=model.device)
-    observed = _checked(model, x, is_given)
+    observed = _check_query(model, x, is_given)
     if isinstance(model, Marginalisable):
         return Conditional(*model.distribution(i, x, observed), at)
-    order = _orders(model, torch.where(is_given, 0, torch.where(is_asked, 1, 2)).expand(1, D), 1, None)
+    order = _make_orders(model, torch.where(is_given, 0, torch.where(is_asked, 1, 2)).expand(1, D), 1, None)
     features, net = Rows(model.net, model.family, model.family.fill(x, observed)).features, model.net
     if isinstance(net, AnyOrderNet):
         eta = net.conditionals(features, observed)
@@ -213,31 +213,31 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     return Conditional(model.family, eta[:, i], at)
 
 
-def _flags(model: Model, given: Variables, asked: Variables, word: str) -> tuple[Tensor, Tensor]:
-    """Which variables are given and which asked for, both bool (D,)."""
+def _query_flags(model: Model, given: Variables, asked: Variables, name: str) -> tuple[Tensor, Tensor]:
+    """Masks (D,) of the given variables and of those asked for; a ValueError if they overlap."""
     D = model.n_variables
-    is_given, is_asked = variable_flags(given, D, "given"), variable_flags(asked, D, word)
+    is_given, is_asked = variable_flags(given, D, "given"), variable_flags(asked, D, name)
     if (is_given & is_asked).any():
         both = int((is_given & is_asked).nonzero()[0, 0])
         raise ValueError(f"variable {both} is both asked for and given")
     return is_given, is_asked
 
 
-def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
-    """Bool (D,) from indexes; each must exist and occur once."""
+def variable_flags(variables: Variables, D: int, name: str) -> Tensor:
+    """A mask (D,) from indexes; each must exist and occur once."""
     indexes = [int(v) for v in variables]
     for v in indexes:
         if not 0 <= v < D:
-            raise ValueError(f"{word} variable {v} does not exist: the model has variables 0 … {D - 1}")
+            raise ValueError(f"{name} variable {v} does not exist: the model has variables 0 … {D - 1}")
     if len(set(indexes)) != len(indexes):
-        raise ValueError(f"a {word} variable is named twice: {indexes}")
+        raise ValueError(f"a {name} variable is named twice: {indexes}")
     flags = torch.zeros(D, dtype=torch.bool)
     flags[indexes] = True
     return flags
 
 
-def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orders = 1) -> Tensor:
-    """The cells (B, D) that are read; they must be in the domain, and rows have the right width."""
+def _check_query(model: Model, x: Tensor, used: Tensor, orderings: Orders = 1) -> Tensor:
+    """The mask (B, D) of the cells of a query; raises an error if the query or their values are invalid."""
     if used.dtype != torch.bool:
         raise TypeError(f"observed is bool, True = given, not {used.dtype}")
     if not isinstance(model, Sequential | Marginalisable):
@@ -263,16 +263,16 @@ def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orders = 1) -> Te
     return used
 
 
-def _orders(model: Sequential, parts: Tensor, k: Orders, generator: Random) -> Tensor:
-    """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
+def _make_orders(model: Sequential, parts: Tensor, k: Orders, generator: Random) -> Tensor:
+    """Orders (K, B, D) in which the variables of part 0 of each row come first, then part 1, then 2."""
     parts = parts.to(model.device)
     if isinstance(k, Ordering):
         base = k.order.to(parts.device).view(-1, 1, parts.shape[1]).expand(-1, len(parts), -1)
-        by_step = parts.expand(len(base), -1, -1).gather(-1, base)
-        return base.gather(-1, by_step.argsort(dim=-1, stable=True))
+        part_by_step = parts.expand(len(base), -1, -1).gather(-1, base)
+        return base.gather(-1, part_by_step.argsort(dim=-1, stable=True))
     check_positive(**{"the number of orderings": k})
     if isinstance(model, Ordered):
-        if not _fits(model, parts).all():
+        if not _respects_parts(model, parts).all():
             raise ValueError(
                 "this model's ordering does not put the given variables first, so the query is not tractable;"
                 " an orderless model (DeepNADE, DeepRNADE) can answer it, and gaps can be filled by an "
@@ -282,56 +282,56 @@ def _orders(model: Sequential, parts: Tensor, k: Orders, generator: Random) -> T
     if generator is None:
         if k > 1:
             raise ValueError("several orderings are drawn at random: give a generator")
-        within = torch.arange(parts.shape[1], device=parts.device).expand(k, *parts.shape) / parts.shape[1]
+        keys = torch.arange(parts.shape[1], device=parts.device).expand(k, *parts.shape) / parts.shape[1]
     else:
-        within = torch.rand((k, *parts.shape), generator=generator, device=generator.device).to(parts.device)
-    return (parts + within).argsort(-1)
+        keys = torch.rand((k, *parts.shape), generator=generator, device=generator.device).to(parts.device)
+    return (parts + keys).argsort(-1)
 
 
-def _fits(model: Ordered, parts: Tensor) -> Tensor:
-    """Whether all of the model's own orderings visit the parts of a row (B, D) in turn: bool (B,)."""
-    by_step = parts[:, model.order.view(-1, model.n_variables)]  # (B, K, D)
-    return (by_step.diff(dim=-1) >= 0).flatten(1).all(-1)
+def _respects_parts(model: Ordered, parts: Tensor) -> Tensor:
+    """Whether all orderings of the model visit the parts 0, 1, 2 of a row (B, D) in this order: bool (B,)."""
+    part_by_step = parts[:, model.order.view(-1, model.n_variables)]  # (B, K, D)
+    return (part_by_step.diff(dim=-1) >= 0).flatten(1).all(-1)
 
 
-def _filled_by_particles(
+def _impute_by_particles(
     model: Ordered, x: Tensor, observed: Tensor, n: int | None, generator: Random, particles: int
 ) -> Tensor:
-    """`impute` along the model's own orderings; warns of rows with a small effective sample size."""
+    """`impute` for a model with its own orderings; warns of rows with a small effective sample size."""
     check_positive(**{"the number of draws": 1 if n is None else n, "the number of particles": particles})
     filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
     sizes = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)  # of exact rows
-    gaps = ~observed.all(-1)
-    exact = gaps & _fits(model, (~observed).long()) & (n is not None)
-    room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
-    for rows in _chunks(exact, room // (k * (n or 1))):
+    incomplete = ~observed.all(-1)
+    exact = incomplete & _respects_parts(model, (~observed).long()) & (n is not None)
+    limit, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
+    for rows in _split_indexes(exact, limit // (k * (n or 1))):
         filled[:, rows] = sample_given(model, x[rows], observed[rows], n or 1, generator=generator).to(filled)
-    for rows in _chunks(gaps & ~exact, room // max(k, particles)):
-        found = complete_rows(model, x[rows], observed[rows], particles, generator)
-        made = found.best_guess(model.family) if n is None else found.draw(n, generator)
-        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled))
-        sizes[rows] = found.effective_sample_size
-    if few := int((sizes < FEW).sum()):
+    for rows in _split_indexes(incomplete & ~exact, limit // max(k, particles)):
+        particle_set = complete_rows(model, x[rows], observed[rows], particles, generator)
+        completions = particle_set.best_guess(model.family) if n is None else particle_set.draw(n, generator)
+        filled[:, rows] = torch.where(observed[rows], filled[:, rows], completions.to(filled))
+        sizes[rows] = particle_set.effective_sample_size
+    if n_small := int((sizes < SMALL_SIZE).sum()):
         warnings.warn(
-            f"the gaps of {few} of {len(x)} rows are filled by an estimate with an effective "
-            f"sample size below {FEW} (the smallest is {sizes.min():.1f}); more particles help, and an "
-            "orderless model (DeepNADE, DeepRNADE) needs none",
+            f"the gaps of {n_small} of {len(x)} rows are filled by an estimate with an effective sample size "
+            f"below {SMALL_SIZE} (the smallest is {sizes.min():.1f}); more particles help, and an orderless "
+            "model (DeepNADE, DeepRNADE) needs none",
             UserWarning,
             stacklevel=3,
         )
     return filled[0] if n is None else filled
 
 
-def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Indexes where flags (B,) are True, in pieces of at most `size` (at least one at a time)."""
+def _split_indexes(flags: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Indexes of the rows where flags (B,) are True, in tensors of at most max(1, `size`)."""
     rows = flags.nonzero().squeeze(-1)
     return rows.split(max(1, size)) if len(rows) else ()
 
 
 def _prefix_log_probs(model: Sequential, x: Tensor, order: Tensor, *cells: Tensor) -> list[Any]:
-    """Log-slopes of rows, and log p (K, B) of each of these sets of cells, the first in orders (K, B, D)."""
+    """Log-slopes of rows, and log p (K, B) of each mask's cells, which come first in orders (K, B, D)."""
     rows = Rows(model.net, model.family, model.family.fill(x, ~torch.isnan(x)))
-    counts = [some.sum(-1)[:, None] for some in cells]
+    counts = [mask.sum(-1)[:, None] for mask in cells]
     log_p = rows.prefix_log_probs(order[..., : int(counts[0].max())])  # (K, B, steps)
     step = torch.arange(log_p.shape[-1], device=log_p.device)
     return [rows.log_slope, *(torch.where(step < count, log_p, 0).sum(-1) for count in counts)]

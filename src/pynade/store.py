@@ -1,7 +1,7 @@
 """Saved models: one safetensors file with the full spec in its metadata.
 
-Loading builds only classes of pynade and registered ones, on the meta device, and then puts the tensors in;
-nothing in a file is executed.
+Loading builds a model from classes of pynade and registered classes only, on the meta device, and then
+assigns the tensors; nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, verifying, write_sealed
+from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, verify_digest, write_with_digest
 from pynade.models.density import Model
 from pynade.ordering import Ordering
 
-LAYERS = ("depth", "blocks")  # numbers of layers in a spec, each of which has tensors of its own
-LISTED = ("hidden", "hybrid", "multipliers")  # lists with an entry for each layer
+LAYERS = ("depth", "blocks")  # entries of a spec that are numbers of layers, each with its own tensors
+LISTED = ("hidden", "hybrid", "multipliers")  # entries of a spec that are lists with an item for each layer
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
 Part = TypeVar("Part", bound=type[torch.nn.Module])
@@ -32,13 +32,13 @@ _registered: dict[str, type[torch.nn.Module]] = {}
 
 
 def register(part: Part) -> Part:
-    """Make a net, family or density of your own savable and loadable; usable as a decorator.
+    """Register a user's net, family or density, so that it can be saved and loaded; usable as a decorator.
 
     Its constructor arguments must be JSON or parts of a model, and it must store them under their names or
-    have a `config` method that gives them. A program registers the class before it loads a file.
+    have a `config` method that returns them. The class must be registered before a file is loaded.
 
     Args:
-        part: the class; neither pynade nor another registered class may have its name.
+        part: the class; its name must differ from those in pynade and of other registered classes.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -50,21 +50,21 @@ def register(part: Part) -> Part:
     """
     if not (isinstance(part, type) and issubclass(part, torch.nn.Module)):
         raise TypeError(f"only classes of nets, families and densities can be registered, not {part!r}")
-    name, other = part.__name__, _registered.get(part.__name__)
-    if name == "Ordering" or (other is None and _kind(name) is not None):
+    name, known = part.__name__, _registered.get(part.__name__)
+    if name == "Ordering" or (known is None and _find_class(name) is not None):
         raise ValueError(f"{name} is the name of a part of pynade; give your class another name")
-    if other is not None and (other.__module__, other.__qualname__) != (part.__module__, part.__qualname__):
-        raise ValueError(f"{name} is already registered, as {other.__module__}.{other.__qualname__}")
+    if known is not None and (known.__module__, known.__qualname__) != (part.__module__, part.__qualname__):
+        raise ValueError(f"{name} is already registered, as {known.__module__}.{known.__qualname__}")
     _registered[name] = part
     return part
 
 
-def _kind(name: str) -> type[torch.nn.Module] | None:
-    """The class of this name that may be saved and loaded, or None."""
+def _find_class(name: str) -> type[torch.nn.Module] | None:
+    """The class of pynade, or the registered class, with this name; None if there is none."""
     if name in _registered:
         return _registered[name]
-    found = next((getattr(m, name) for m in map(import_module, MODULES) if name in m.__all__), None)
-    return found if isinstance(found, type) and issubclass(found, torch.nn.Module) else None
+    part = next((getattr(m, name) for m in map(import_module, MODULES) if name in m.__all__), None)
+    return part if isinstance(part, type) and issubclass(part, torch.nn.Module) else None
 
 
 def describe(value: Any) -> Any:
@@ -80,7 +80,7 @@ def describe(value: Any) -> Any:
         return {"kind": "Ordering", "shape": list(value.order.shape)}
     if isinstance(value, torch.nn.Module):
         name = type(value).__name__
-        if _kind(name) is not type(value):
+        if _find_class(name) is not type(value):
             raise TypeError(f"a {name} cannot be saved unless it is registered (pynade.register)")
         return {"kind": name} | {k: describe(v) for k, v in value.config().items()}  # type: ignore[operator]
     if isinstance(value, list | tuple):
@@ -95,7 +95,7 @@ def describe(value: Any) -> Any:
 
 
 def build(spec: Any) -> Any:
-    """The object a spec describes, with fresh weights (and natural orderings)."""
+    """The object that a spec describes, with new weights (and natural orderings)."""
     if isinstance(spec, list):
         return [build(v) for v in spec]
     if not isinstance(spec, dict):
@@ -106,7 +106,7 @@ def build(spec: Any) -> Any:
     if spec["kind"] == "Ordering":
         *batch, n = arguments["shape"]
         return Ordering.trusted(torch.arange(n).expand(*batch, n).contiguous())
-    kind = _kind(spec["kind"])
+    kind = _find_class(spec["kind"])
     if kind is None:
         raise ValueError(
             f"unknown part {spec['kind']!r} in the spec: a newer pynade, or a class that must be registered "
@@ -116,7 +116,7 @@ def build(spec: Any) -> Any:
 
 
 def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = None) -> None:
-    """Write a density, orderless model or RBM to `path`; `extra` facts (JSON) travel in the metadata."""
+    """Write a density, orderless model or RBM to `path`, with `extra` entries (JSON) in the metadata."""
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
@@ -128,26 +128,26 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dic
     """Write a safetensors file with its digest in the metadata."""
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     content = save(flat, metadata | {"digest": BLANK.decode()})
-    write_atomically(path, lambda p: write_sealed(p, content))
+    write_atomically(path, lambda p: write_with_digest(p, content))
 
 
-def read_tensors(path: Path, kind: str, words: str) -> tuple[dict[str, torch.Tensor], Any]:
-    """Tensors of a file of `write_tensors`, and the JSON of its entry `kind`; Damaged if it is no `words`."""
+def read_tensors(path: Path, kind: str, description: str) -> tuple[dict[str, torch.Tensor], Any]:
+    """Tensors and the JSON metadata `kind` of a file of `write_tensors`, named by `description` in errors."""
     try:
         facts = json.loads(read_entries(path, kind)[0][kind])
         return load_file(path), facts
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged or no {words}: {error}") from None
+        raise Damaged(f"{path} is damaged or no {description}: {error}") from None
 
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
-    """Read a density (or orderless model, or RBM) and its metadata; errors are those of `read_header`."""
-    with verifying(Path(path)):
+    """A density (or orderless model, or RBM) from a file, and its metadata; errors as in `read_header`."""
+    with verify_digest(Path(path)):
         return load_unverified(Path(path))
 
 
 def load_unverified(path: Path) -> tuple[Model, dict[str, Any]]:
-    """`load_density`, for a block of `verifying`: the file is not compared with its digest."""
+    """`load_density` without a comparison with the digest, for blocks of `verify_digest`."""
     header, shapes, _ = read_header(path, verify=False)
     try:
         tensors = load_file(path)
@@ -159,37 +159,36 @@ def load_unverified(path: Path) -> tuple[Model, dict[str, Any]]:
             model = build(header["spec"])
         if not isinstance(model, Model):
             raise ValueError("it describes no model")
-        # A file holds tensors row by row, one right after the other, and matrix products of the same numbers
-        # can differ in the last bit with where these lie: each gets the order in memory of the model's own.
         for name in tensors.keys() - (state := model.state_dict()).keys():
             raise ValueError(f"its tensor {name!r} is none of the model's")
-        for name, own in state.items():
+        for name, target in state.items():
             if name not in tensors:
                 raise ValueError(f"it has no tensor {name!r}")
-            shape, kind = tensors[name].shape, tensors[name].dtype
-            if own.shape != shape:
-                raise ValueError(f"size mismatch of {name!r}: {tuple(shape)}, expected {tuple(own.shape)}")
-            if kind not in (WEIGHTS if own.is_floating_point() else (own.dtype,)):
-                raise ValueError(f"its tensor {name!r} is of {kind}, expected {own.dtype}")
-            # (a sum is finite only if every number is, and much quicker)
+            shape, dtype = tensors[name].shape, tensors[name].dtype
+            if target.shape != shape:
+                raise ValueError(f"size mismatch of {name!r}: {tuple(shape)}, expected {tuple(target.shape)}")
+            if dtype not in (WEIGHTS if target.is_floating_point() else (target.dtype,)):
+                raise ValueError(f"its tensor {name!r} is of {dtype}, expected {target.dtype}")
+            # (a finite sum, which is quicker, implies that all numbers are finite)
             if not (tensors[name].sum().isfinite() or tensors[name].isfinite().all()):
                 raise ValueError(f"its weights {name!r} are not finite")
             if name.split(".")[-1] == "order":
                 Ordering(tensors[name])  # a permutation, or a clear error
-            tensors[name] = torch.empty_strided(shape, own.stride(), dtype=kind).copy_(tensors[name])
+            # (files have contiguous tensors, but the last bit of matrix products can depend on the strides)
+            tensors[name] = torch.empty_strided(shape, target.stride(), dtype=dtype).copy_(tensors[name])
         model.load_state_dict(tensors, assign=True)
     except (ValueError, TypeError, LookupError, RuntimeError, AttributeError, ArithmeticError) as error:
-        what = f"{type(error).__name__}: " * isinstance(error, LookupError) + str(error).partition("\n")[0]
-        raise ValueError(f"{path} cannot be loaded: {what}") from None
+        message = f"{type(error).__name__}: " * isinstance(error, LookupError) + str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be loaded: {message}") from None
     return model, header
 
 
 def _check_sizes(spec: Any, shapes: Mapping[str, Any], name: str = "") -> None:
-    """Raise a ValueError about a size that the file has not the tensors for, before anything is built."""
+    """Raise a ValueError for a size in a spec that is too large for the tensors of the file."""
     if isinstance(spec, Mapping):
-        own = spec.get("kind") in _registered  # whose numbers may be anything
+        is_registered = spec.get("kind") in _registered  # its numbers may have any meaning
         for key, value in spec.items():
-            if not own or isinstance(value, Mapping | list):
+            if not is_registered or isinstance(value, Mapping | list):
                 _check_sizes(value, shapes, key)
     elif isinstance(spec, list):
         if name in LISTED and len(spec) > len(shapes):
@@ -199,7 +198,7 @@ def _check_sizes(spec: Any, shapes: Mapping[str, Any], name: str = "") -> None:
     elif isinstance(spec, str) and (n := spec.count("->") + spec.count("→")) > len(shapes):  # a blueprint
         raise ValueError(f"its spec has {n:,} layers as {name}, too many for its tensors")
     elif isinstance(spec, int):
-        numbers = sum(math.prod(shape) for _, shape in shapes.values())
-        most = len(shapes) if name in LAYERS else max(1 << 20, numbers)
-        if spec > most:
+        n_numbers = sum(math.prod(shape) for _, shape in shapes.values())
+        limit = len(shapes) if name in LAYERS else max(1 << 20, n_numbers)
+        if spec > limit:
             raise ValueError(f"its spec has {name} = {spec:.3g}, too large for its {len(shapes)} tensors")

@@ -1,9 +1,9 @@
-"""Questions about tables larger than memory, in CSV and Parquet files, answered some rows at a time.
+"""Questions about tables larger than memory, in CSV and Parquet files, answered in parts of some rows.
 
 Each function takes a fitted model; a file, a folder of files or a pattern such as ``data/*.parquet`` (or a
-polars frame); and where to write: a ``.csv`` or ``.parquet`` file, or a folder that gets a file for each
-part. Memory is constant and the order is kept. A call that was killed goes on with what it has finished when
-it is given again, and nothing half-written is ever at the place of the output.
+polars frame); and an output: a ``.csv`` or ``.parquet`` file, or a folder for a file of each part. Memory is
+constant, and the order of rows is kept. When a call that was killed is repeated, it continues after the parts
+that are finished. Output files are written atomically.
 
 Example:
     >>> import tempfile
@@ -26,7 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pynade.engines import imported_ray
+from pynade.engines import import_ray
 from pynade.estimators import load
 from pynade.estimators.questions import PARTICLES
 from pynade.runs.answers import ANSWERS, BatchAnswers
@@ -54,18 +54,18 @@ def score(
     Args:
         model: A fitted estimator.
         data: The table.
-        out: Where to write; None only finds the mean.
+        out: The output; None computes only the mean.
         orderings: As in `score_samples`.
         density: As in `TabularNADE.score_samples`.
-        rows: Of a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
-        progress: Called with the rows done and all rows (while types are found out: bytes, and "reading").
-        engine: Where parts are answered: "local", or "ray" (extra ``ray``), by workers that see the files at
-            the same paths. The answers are the same.
-        workers: How many parts at a time: by default one, on Ray as many as the cluster has CPUs, or GPUs. A
-            script that asks for several processes does so below ``if __name__ == "__main__":``.
+        rows: Most rows of a part; by default 65,536, or fewer for a table of more than 256 columns.
+        progress: Called with the rows done and all rows (while column types are read: bytes, and "reading").
+        engine: "local", or "ray" (extra ``ray``), with workers that see the files at the same paths. The
+            answers are the same.
+        workers: Number of parts at a time: by default one; on Ray the number of CPUs (or GPUs) there.
+            A script must start several processes below ``if __name__ == "__main__":``.
     """
-    how: Any = {"rows": rows, "progress": progress, "engine": engine, "workers": workers}
-    return ask(model, "score", data, out, orderings=orderings, density=density, **how)
+    options: Any = {"rows": rows, "progress": progress, "engine": engine, "workers": workers}
+    return ask(model, "score", data, out, orderings=orderings, density=density, **options)
 
 
 def impute(
@@ -76,18 +76,18 @@ def impute(
     draws: int | None = None,
     random_state: int = 0,
     particles: int = PARTICLES,
-    **how: Any,
+    **options: Any,
 ) -> Result:
-    """The table with its gaps filled, by best guesses or by joint draws; `Result.gaps` counts them.
+    """The table with its missing cells filled, by best guesses or joint draws; `Result.gaps` counts them.
 
     Args:
-        model, data, out, how: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
-        draws: A number of completions: each part has its rows so often, with a first column ``draw``.
-        random_state: Seed of the draws of the first part, from which those of the others follow.
+        model, data, out, options: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
+        draws: Number of completions: each part is repeated for each of them, with a first column ``draw``.
+        random_state: Seed of the draws.
         particles: As in `DeepNADE.impute`, for models with a fixed ordering.
     """
-    how |= {"draws": draws, "random_state": random_state, "particles": particles}
-    return ask(model, "impute", data, out, **how)
+    options |= {"draws": draws, "random_state": random_state, "particles": particles}
+    return ask(model, "impute", data, out, **options)
 
 
 def predict(
@@ -97,16 +97,16 @@ def predict(
     target: str,
     *,
     proba: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> Result:
-    """Best guesses of a column of a mixed table, from whatever else is known in each row.
+    """Best guesses of a column of a mixed table, from the known cells of each row.
 
     Args:
-        model, data, out, how: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
-        target: The column, which may be absent.
+        model, data, out, options: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
+        target: The column, which the table may lack.
         proba: Write the probabilities of its levels instead.
     """
-    return ask(model, "predict", data, out, target=target, proba=proba, **how)
+    return ask(model, "predict", data, out, target=target, proba=proba, **options)
 
 
 def surprise(
@@ -116,15 +116,15 @@ def surprise(
     *,
     top: int | None = None,
     measure: str = "log_p",
-    **how: Any,
+    **options: Any,
 ) -> Result:
-    """How odd every cell of a mixed table is given the others of its row, or the oddest cells of all parts.
+    """How surprising each cell of a mixed table is given the others of its row, or the most surprising cells.
 
     Args:
-        model, data, out, how: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
-        top, measure: As in `TabularNADE.surprise`; `Result.cells` has the oddest cells.
+        model, data, out, options: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
+        top, measure: As in `TabularNADE.surprise`; `Result.cells` has the most surprising cells.
     """
-    return ask(model, "surprise", data, out, top=top, measure=measure, **how)
+    return ask(model, "surprise", data, out, top=top, measure=measure, **options)
 
 
 def sample(
@@ -134,17 +134,17 @@ def sample(
     *,
     random_state: int = 0,
     given: Mapping[Any, Any] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Result:
     """Exact draws.
 
     Args:
-        model, out, how: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
-        n: How many.
+        model, out, options: As in `score`; `rows`, `progress`, `engine` and `workers` among them.
+        n: Number of draws.
         random_state: As in `impute`.
         given: Known values by column.
     """
-    return ask(model, "sample", n, out, random_state=random_state, given=given, **how)
+    return ask(model, "sample", n, out, random_state=random_state, given=given, **options)
 
 
 def answer_dataset(
@@ -157,23 +157,24 @@ def answer_dataset(
     options: Mapping[str, Any] | None = None,
     **resources: Any,
 ) -> ray.data.Dataset:
-    """Scores, fillings or guesses of a data set of Ray, as a further step of it (extra ``ray``).
+    """Scores, imputations or predictions of a Ray data set, as a transformation of it (extra ``ray``).
 
-    "score" and "predict" give the rows with the answer as a column (``log_prob``, the target); "impute" gives
-    the rows without gaps, "surprise" how odd each cell is. Draws depend on the seed and on the rows that are
-    drawn for together, so that a task that is done again gives the same. Ray keeps the order of rows if
+    "score" and "predict" return the rows with the answer as a column (``log_prob``, the target), "impute"
+    the rows with missing cells filled, "surprise" the surprise of each cell. Draws depend on the seed and on
+    the rows of the batch, so that a repeated task returns the same. Ray keeps the order of rows if
     ``ray.data.DataContext.get_current().execution_options.preserve_order`` is set.
 
     Args:
-        model: A fitted estimator, which every worker gets once.
+        model: A fitted estimator, which is sent to every worker once.
         question: "score", "impute", "predict" or "surprise".
-        dataset: Of the columns that the model knows; others stay, or are left out by models of arrays.
-        rows: How many of a block are answered together, at most; by default 65,536.
-        compute: A `ray.data.ActorPoolStrategy`; by default from one worker to as many as there is place for.
-        options: Of the question, as for the function of this name.
-        resources: Of each worker, such as ``num_gpus=1``, and other arguments of `Dataset.map_batches`.
+        dataset: With the columns of the model; other columns are kept, but dropped by models of arrays.
+        rows: Most rows of a block that are answered together; by default 65,536.
+        compute: A `ray.data.ActorPoolStrategy`; by default one worker, or more if the cluster has room.
+        options: Options of the question, as for the function of this name.
+        resources: Resources of each worker, such as ``num_gpus=1``, and other arguments of
+            `Dataset.map_batches`.
     """
-    cluster: Any = imported_ray()
+    cluster: Any = import_ray()
     if question not in (questions := [name for name in ANSWERS if name != "sample"]):
         raise ValueError(f"the question must be one of {', '.join(questions)}, not {question!r}")
     resources["compute"] = compute or cluster.data.ActorPoolStrategy(min_size=1)
@@ -183,7 +184,7 @@ def answer_dataset(
 
 @lru_cache(maxsize=4)
 def load_once(path: Place) -> Any:
-    """The model of a file, which a process reads once: for functions that run on workers of Spark or Dask.
+    """The model of a file, cached for the process: for functions that run on workers of Spark or Dask.
 
     Args:
         path: The file, as for `pynade.load`.

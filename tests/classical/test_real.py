@@ -21,7 +21,7 @@ from pynade.classical import (
     minibatch_em,
 )
 from pynade.classical import moments as moments_module
-from pynade.classical.moments import Scale, by_pattern
+from pynade.classical.moments import Scale, group_by_pattern
 from tests.reference import gaussians as reference
 
 
@@ -296,7 +296,7 @@ def test_blocks_and_kept_features_change_nothing(monkeypatch):
 def test_groups_hold_every_row_once_with_its_pattern(n, D, K, budget, seed):
     observed = torch.rand(n, D, generator=generator(seed)) < 0.6
     seen = []
-    for group in by_pattern(observed, K, budget):
+    for group in group_by_pattern(observed, K, budget):
         for pattern, index, real in zip(*group, strict=True):
             assert (observed[index[real]] == pattern).all()
             seen += index[real].tolist()

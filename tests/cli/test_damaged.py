@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pynade.digest import read_json, sealed
+from pynade.digest import add_digest, read_json
 
 RESULT = ["epochs", "best_epoch", "train_log_likelihood", "valid", "seconds", "valid.mean", "valid.exact"]
 ODD = [float("inf"), float("nan"), 1e300, -3, 0, "x", None, [], [1e9], {"a": 1}, 10**30, [[1]], True]
@@ -26,7 +26,7 @@ def change(path, place, *value):
         part = part[name]
     del part[key]
     part |= dict.fromkeys([key], *value) if value else {}
-    path.write_text(json.dumps(sealed(facts)))
+    path.write_text(json.dumps(add_digest(facts)))
 
 
 @pytest.mark.parametrize("value", [(), ("x",), ([[]],)], ids=str)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pynade.atomic import lock_of, sole_writer
+from pynade.atomic import read_lock, sole_writer
 from pynade.cli import doctor
 from pynade.kernels import backends, cpu
 from pynade.tables.registry import entries
@@ -75,7 +75,7 @@ def test_stale_locks_are_told_from_those_in_use(lines, tmp_path):
         assert f"runs/held is in use by process {os.getpid()} on {HERE}" in found["note"]
         far = "runs/far has a stale lock of process 12 on elsewhere, which does not hold it on this host"
         assert f"{far}: the next command takes it over" in found["note"]
-    assert lock_of(tmp_path / "runs/a/b") == (who, False)  # nothing was removed
+    assert read_lock(tmp_path / "runs/a/b") == (who, False)  # nothing was removed
     with sole_writer(tmp_path / "runs/a/b"):  # it is taken over
         pass
     assert "no locks in runs/a" in lines("runs/a")[1]["ok"]
@@ -126,7 +126,7 @@ def test_a_check_that_fails_does_not_end_the_others(lines, monkeypatch):
     def broken(*_):
         raise RuntimeError("no compiler\nand more")
 
-    monkeypatch.setattr(backends, "_checked", broken)
+    monkeypatch.setattr(backends, "_choose_checked", broken)
     code, found = lines()
     assert code == 1
     (problem,) = found["problem"]

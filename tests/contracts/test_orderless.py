@@ -341,7 +341,7 @@ def test_samples_given_evidence_against_enumeration(kind, k):
     else:  # the object: an ensemble of k drawn orderings "observed, rest"; draw the same ones
         asked = model
         parts = (~observed).long().expand(1, D)
-        orders = queries._orders(model, parts, k, generator(11) if k > 1 else None)[:, 0]
+        orders = queries._make_orders(model, parts, k, generator(11) if k > 1 else None)[:, 0]
         joint = model.ensemble(Ordering(orders)).log_prob(x).exp()
     truth = (joint[match] / joint[match].sum()).detach().numpy()
     g = generator(11)
@@ -354,7 +354,7 @@ def test_samples_given_evidence_against_enumeration(kind, k):
     if (
         kind == "orderless" and k == 1
     ):  # with a generator the order of the rest is drawn too: ask for that object
-        orders = queries._orders(model, (~observed).long().expand(1, D), 1, generator(11))[:, 0]
+        orders = queries._make_orders(model, (~observed).long().expand(1, D), 1, generator(11))[:, 0]
         joint = model.ensemble(Ordering(orders)).log_prob(x).exp()
         truth = (joint[match] / joint[match].sum()).detach().numpy()
     seen = np.array([((draws[:, 0] == s).all(-1)).float().mean().item() for s in x[match]])

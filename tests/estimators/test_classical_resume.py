@@ -191,7 +191,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path,
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store, "write_sealed", full)
+    monkeypatch.setattr(store, "write_with_digest", full)
     with pytest.raises(OSError, match=r"^cannot write .*checkpoint-0.safetensors: No space"):
         mixture().fit(BINARY, folder=tmp_path)
 

@@ -99,12 +99,12 @@ def test_chains_in_one_kernel_have_the_distribution_of_chains_in_many():
     options = (3, False, (2, 1), 1, 9, None, "constant", 1)
     members = _Contrastive(machines, rows, None, [0.1, 0.1], generator(1), *options)
     start = (torch.rand(1, 40, generator=generator(3), device="cuda") < 0.5).float().expand(2, 50_000, 40)
-    moved, above = members._moved(start, None, 3)
-    v, p = start, members._hidden(start)
+    moved, above = members._sample_chains(start, None, 3)
+    v, p = start, members._hidden_probabilities(start)
     for _ in range(3):
         v = members._draw(torch.sigmoid(torch.baddbmm(members.b, members._draw(p), members.W)))
-        p = members._hidden(v)
-    torch.testing.assert_close(above, members._hidden(moved), rtol=1e-4, atol=1e-4)
+        p = members._hidden_probabilities(v)
+    torch.testing.assert_close(above, members._hidden_probabilities(moved), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(moved.mean(1), v.mean(1), rtol=0, atol=0.013)  # four standard errors
     pairs = [(t[0].T @ t[0] / t.shape[1]) for t in (moved, v)]
     torch.testing.assert_close(*pairs, rtol=0, atol=0.015)

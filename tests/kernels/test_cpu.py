@@ -15,7 +15,7 @@ import torch
 from pynade.kernels import recurrence
 from pynade.kernels.cpu_vector import squash
 from pynade.kernels.reference import CODES
-from pynade.kernels.threads import share
+from pynade.kernels.threads import run_tasks
 
 from .cases import Case, evaluate
 
@@ -104,7 +104,7 @@ def test_no_rows() -> None:
 
 def test_shared_tasks_run_once_and_pass_errors_on() -> None:
     done: list[int] = []
-    share(done.append, 100, 4)
+    run_tasks(done.append, 100, 4)
     assert sorted(done) == list(range(100))
 
     def fail(number: int) -> None:
@@ -113,7 +113,7 @@ def test_shared_tasks_run_once_and_pass_errors_on() -> None:
 
     for threads in (1, 4):
         with pytest.raises(ZeroDivisionError):
-            share(fail, 20, threads)
+            run_tasks(fail, 20, threads)
 
 
 def _run(script: str) -> str:

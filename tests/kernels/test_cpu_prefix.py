@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pynade import ordering
-from pynade.kernels.cpu import choose
+from pynade.kernels.cpu import random_subsets
 from pynade.ordering import random_observed
 from tests.contracts.cases import generator
 
@@ -21,14 +21,14 @@ def test_as_many_as_asked_for_among_those_that_exist(rows, n, seed, gaps):
     g = generator(seed)
     exists = torch.rand(rows, n, generator=g) < 0.6 if gaps else torch.ones(rows, n, dtype=torch.bool)
     count = (torch.rand(rows, generator=g) * (exists.sum(1) + 1)).long()
-    chosen = choose(count, n, seed, exists if gaps else None)
+    chosen = random_subsets(count, n, seed, exists if gaps else None)
     assert torch.equal(chosen.sum(1), count)
     assert not (chosen & ~exists).any()
 
 
 def test_sets_of_a_size_are_equally_likely():
     rows, n, size = 40_000, 6, 2
-    chosen = choose(torch.full((rows,), size), n, 5)
+    chosen = random_subsets(torch.full((rows,), size), n, 5)
     found, seen = chosen.unique(dim=0, return_counts=True)
     p = 1 / math.comb(n, size)
     assert len(found) == math.comb(n, size)
@@ -42,11 +42,11 @@ def test_the_seed_decides_and_threads_do_not():
         results = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            results.append(choose(count, 30, 1))
+            results.append(random_subsets(count, 30, 1))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(results[0], other) for other in results)
-    assert not torch.equal(results[0], choose(count, 30, 2))
+    assert not torch.equal(results[0], random_subsets(count, 30, 2))
 
 
 @pytest.mark.parametrize("gaps", [True, False])

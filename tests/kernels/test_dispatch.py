@@ -47,9 +47,9 @@ def test_without_a_compiler_the_reference_and_one_warning(no_numba: None) -> Non
 
 def test_auto_is_numba_on_the_cpu() -> None:
     floats = torch.zeros(1)
-    assert backends.choose("auto", torch.device("cpu"), floats) == "numba"
-    assert backends.choose("auto", torch.device("cpu"), floats.half()) == "reference"
-    assert backends.choose("auto", torch.device("meta"), floats) == "reference"
+    assert backends.choose_kernel("auto", torch.device("cpu"), floats) == "numba"
+    assert backends.choose_kernel("auto", torch.device("cpu"), floats.half()) == "reference"
+    assert backends.choose_kernel("auto", torch.device("meta"), floats) == "reference"
 
 
 def test_many_features_go_to_the_reference() -> None:

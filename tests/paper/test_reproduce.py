@@ -278,7 +278,7 @@ def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_compo
     with pytest.raises(Stop):
         reproduce(cell, *places, CPU, callbacks=[kill])
     with monkeypatch.context() as patch:
-        patch.setattr("pynade.evaluation.orderless_rows", refuse)
+        patch.setattr("pynade.evaluation.estimate_rows", refuse)
         with pytest.raises(Stop):
             reproduce(cell, *places, CPU)
     assert any((tmp_path / "wb").rglob("chunks-*/*.safetensors"))  # the exact part is done

@@ -22,7 +22,7 @@ from polars.exceptions import PolarsError
 import pynade
 from pynade.app.explorer import TooMuch
 from pynade.app.server import _json_object, _json_table
-from pynade.digest import BLANK, read_json, sealed
+from pynade.digest import BLANK, add_digest, read_json
 from pynade.runs.run import resume_run
 from pynade.runs.summary import describe_run, read_metrics, read_result, read_spec
 from pynade.tables import resolve
@@ -194,7 +194,7 @@ def data_of_runs(plan: Plan) -> Row:
         shutil.copytree(plan.data["unfinished"], folder, dirs_exist_ok=True)
         place.write_bytes((_flipped if k % 2 else _truncated)(plan.data["bits.npy"].read_bytes(), rng))
         spec = read_json(folder / "spec.json") | {"data": str(place)}
-        (folder / "spec.json").write_text(json.dumps(sealed(spec)))
+        (folder / "spec.json").write_text(json.dumps(add_digest(spec)))
         try:
             resume_run(folder)
             same = np.array_equal(np.load(place), np.load(plan.data["bits.npy"]))
@@ -230,7 +230,7 @@ def hostile(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 def _sealed(facts: Any) -> Any:
-    return sealed(facts) if isinstance(facts, dict) else facts
+    return add_digest(facts) if isinstance(facts, dict) else facts
 
 
 def _hostile_tensors(content: bytes, rng: np.random.Generator) -> bytes:

@@ -17,7 +17,7 @@ from pynade.cli.main import main
 from pynade.estimators.net import NetEstimator
 from pynade.families import Bernoulli
 from pynade.models import Independent
-from pynade.processes import gathered, is_first, rank_and_size, together
+from pynade.processes import gather_values, is_first, rank_and_size, together
 from pynade.training import Gradient, checkpoint, fit
 from pynade.training.gradient import _Gradient
 from tests.estimators.cases import ESTIMATORS, gaps, rows
@@ -99,7 +99,7 @@ def decisions():
         except ValueError as error:
             refusals.append(str(error))
     facts = {"epochs": estimator.n_iter_, "timed": timed.history_.epochs[-1]["updates"], "seed": random.seed_}
-    return gathered(facts | {"refusals": refusals, "calls": len(calls)})
+    return gather_values(facts | {"refusals": refusals, "calls": len(calls)})
 
 
 def command(rank, epoch, signal, *words):

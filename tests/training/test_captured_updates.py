@@ -100,8 +100,10 @@ def device(request, monkeypatch):
 @pytest.fixture(params=["reference", "dense"])
 def kernel(request, monkeypatch):
     """On the CPU the kernels that compiled code does not stand in for."""
-    choose = backends.choose
-    monkeypatch.setattr(backends, "choose", lambda k, *a: request.param if k == "auto" else choose(k, *a))
+    choose = backends.choose_kernel
+    monkeypatch.setattr(
+        backends, "choose_kernel", lambda k, *a: request.param if k == "auto" else choose(k, *a)
+    )
 
 
 FAMILIES = {

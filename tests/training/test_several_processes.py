@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pynade.digest import read_json
 from pynade.nets.layers import apply_dropout
-from pynade.processes import in_first, piece, pieces
+from pynade.processes import enter_in_first, minibatch_part, process_slices
 from pynade.training import Gradient, Member, fit_population
 from tests.cli.conftest import run as run  # a fixture
 from tests.cli.test_resume import data
@@ -91,9 +91,9 @@ def test_what_a_piece_drops_is_what_the_minibatch_drops_there(how):
     rate = torch.tensor(0.4) if how == "a rate for each" else 0.4
     expected = apply_dropout(h, rate, torch.Generator().manual_seed(0), axis)
     assert 0 < expected.count_nonzero() < h.numel()
-    for rows in pieces(13, 4):
+    for rows in process_slices(13, 4):
         own = h.narrow(axis, rows.start, rows.stop - rows.start)
-        with piece(x, rows):
+        with minibatch_part(x, rows):
             found = apply_dropout(own, rate, torch.Generator().manual_seed(0), axis)
         assert torch.equal(found, expected.narrow(axis, rows.start, rows.stop - rows.start))
 
@@ -105,7 +105,7 @@ def test_the_pieces_of_all_processes_are_all_rows_in_order(monkeypatch, size, co
     found = []
     for rank in range(size):
         monkeypatch.setattr("pynade.processes.rank_and_size", lambda rank=rank: (rank, size))
-        mine = pieces(n, count)
+        mine = process_slices(n, count)
         assert len(mine) <= count
         found += mine
     sizes = [part.stop - part.start for part in found]
@@ -123,11 +123,11 @@ def test_what_the_first_process_is_refused_ends_all(monkeypatch):
         def __exit__(self, *error):
             raise AssertionError
 
-    with pytest.raises(ValueError, match="in use"), in_first(Refused()):
+    with pytest.raises(ValueError, match="in use"), enter_in_first(Refused()):
         raise AssertionError
     monkeypatch.setattr("pynade.processes.is_first", lambda: False)
-    monkeypatch.setattr("pynade.processes.of_first", lambda value: True)
-    with pytest.raises(SystemExit, match="1"), in_first(Refused()):
+    monkeypatch.setattr("pynade.processes.value_of_first", lambda value: True)
+    with pytest.raises(SystemExit, match="1"), enter_in_first(Refused()):
         raise AssertionError
 
 

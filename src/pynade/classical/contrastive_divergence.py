@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
-from pynade.classical.binary import CHUNK_ROWS, binary_rows
+from pynade.classical.binary import CHUNK_ROWS, check_binary_rows
 from pynade.classical.em import Array, Members, Random
 from pynade.classical.rbm import MOST_UNITS, RBM
 from pynade.families import Bernoulli
@@ -28,11 +28,11 @@ SCHEDULES = ("constant", "linear")
 
 
 class TrainedRBM(NamedTuple):
-    """What training gave for one machine."""
+    """The results of training one machine."""
 
-    history: History  # what happened; the training log-likelihood is known where the machine was scored
-    log_z: float  # logarithm of the partition function of the parameters that were kept
-    log_z_stderr: float  # its standard error; 0 where it is exact
+    history: History  # with the training log-likelihood of the epochs in which the machine was scored
+    log_z: float  # logarithm of the partition function of the final parameters
+    log_z_stderr: float  # its standard error; 0 if it is exact
 
 
 @torch.no_grad()
@@ -55,12 +55,12 @@ def contrastive_divergence(
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[TrainedRBM]:
-    """Train M RBMs of one shape in place, on the same batches and random numbers, each as if it were alone.
+    """Train M independent RBMs of one shape in place, on the same batches and random numbers.
 
-    An update follows ⟨h xᵀ⟩ of the batch minus ⟨h xᵀ⟩ after k rounds of Gibbs sampling that start from the
-    batch (CD-k) or go on from the last update (persistent CD). With validation rows every machine ends with
-    the parameters that scored best. Scores are exact where the smaller layer has at most 25 units; larger
-    machines are scored only after the last epoch, by annealed importance sampling (AIS).
+    The gradient is ⟨h xᵀ⟩ of the batch minus ⟨h xᵀ⟩ after k rounds of Gibbs sampling that start from the
+    batch (CD-k) or from the states of the last update (persistent CD). With validation rows every machine
+    ends with its best parameters. Scores are exact if the smaller layer has at most 25 units; larger machines
+    are scored only after the last epoch, by annealed importance sampling (AIS).
 
     Args:
         rbms: the machines, with the same number of units, on one device.
@@ -71,18 +71,18 @@ def contrastive_divergence(
         persistent: keep the chains from one update to the next.
         epochs: passes over the training rows.
         batch_size: rows of an update, and chains.
-        updates_per_epoch: make an epoch so many updates instead of a pass, whatever the number of rows.
+        updates_per_epoch: the number of updates of an epoch; None: a pass over the rows.
         schedule: of the learning rates: "constant", or "linear" down to zero.
         evaluate_every: epochs between scores; the last epoch is always scored.
         ais_chains: chains of AIS.
         ais_steps: intermediate distributions of AIS.
-        generator: source of the batches and of all draws, on the machines' device. AIS draws from a copy of
-            the generator as it was given.
+        generator: source of the batches and of all draws, on the machines' device. AIS uses a copy with the
+            initial state.
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
-        checkpoint: keeps the state, and gives it back where interrupted training goes on (with a generator).
+        checkpoint: stores the state, from which interrupted training continues (it needs a generator).
 
     Raises:
-        Diverged: no machine has finite parameters any more; each was given its last finite ones.
+        Diverged: no machine has finite parameters; all have been reset to their last finite ones.
 
     Example:
         >>> x = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]]).repeat(50, 1)
@@ -101,24 +101,24 @@ def contrastive_divergence(
         raise ValueError(f"the RBMs must be one or more of the same shape, not {sorted(shapes)}")
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
-    (train, _), held = binary_rows(x, valid, rbms[0].n_visible)
+    (train, _), valid_cells = check_binary_rows(x, valid, rbms[0].n_visible)
     ais = ais_chains, ais_steps
-    how = (k, persistent, ais, epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
-    learner = _Contrastive(rbms, train, held and held[0], learning_rates, generator, *how)
+    settings = (k, persistent, ais, epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
+    learner = _Contrastive(rbms, train, valid_cells and valid_cells[0], learning_rates, generator, *settings)
     trained = []
     for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
-        found = learner.kept[m]
-        if found is None:  # no validation rows, ended before the first score, or resumed
-            found = learner.evaluate(rbms[m], None)
+        scores = learner.best_scores[m]
+        if scores is None:  # without validation rows, ended before the first score, or resumed
+            scores = learner.evaluate(rbms[m], None)
             if history.epochs:
-                history.epochs[history.best_epoch - 1]["train"] = found["train"]
-        trained.append(TrainedRBM(history, found["log_z"], found["stderr"]))
+                history.epochs[history.best_epoch - 1]["train"] = scores["train"]
+        trained.append(TrainedRBM(history, scores["log_z"], scores["stderr"]))
     return trained
 
 
 @dataclass(eq=False)
 class _Contrastive(Members):
-    """Of W (M, H, D), b (M, 1, D), c (M, 1, H); `memory` has the last finite ones, and chains (M, C, D)."""
+    """Learns W (M, H, D), b (M, 1, D), c (M, 1, H); `memory`: the last finite ones, and chains (M, C, D)."""
 
     rbms: Sequence[RBM]
     x: Tensor
@@ -139,7 +139,7 @@ class _Contrastive(Members):
     def __post_init__(self) -> None:
         rbms, generator, device = self.rbms, self.generator, self.rbms[0].device
         self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
-        self.first = generator and generator.clone_state()
+        self.initial_generator = generator and generator.clone_state()
         self.exact = min(rbms[0].W.shape) <= MOST_UNITS
         self.x, self.valid = self.x.to(device), None if self.valid is None else self.valid.to(device)
         self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
@@ -149,57 +149,57 @@ class _Contrastive(Members):
         super().__init__(views, Stopping(), [generator])
         self.validated = self.valid is not None
         self.memory = {name: t.clone() for name, t in stacked.items()}
-        self.scored: dict[int, dict[str, float]] = {}  # members scored in this epoch
-        self.kept: list[dict[str, float] | None] = [None] * len(rbms)  # scores of the best parameters
+        self.scores: dict[int, dict[str, float]] = {}  # members scored in this epoch
+        self.best_scores: list[dict[str, float] | None] = [None] * len(rbms)  # scores of the best parameters
         self.graph: torch.cuda.CUDAGraph | None = None
         if self.persistent:
-            first = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=device)
-            self.memory["chains"] = self.x[first].to(self.W.dtype).expand(len(rbms), -1, -1).clone()
+            batch = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=device)
+            self.memory["chains"] = self.x[batch].to(self.W.dtype).expand(len(rbms), -1, -1).clone()
 
     def advance(self, report: Report) -> list[float | None]:
         x, W = self.x, self.W
         rates = torch.tensor(list(self.rates), dtype=W.dtype, device=W.device)[:, None, None]
-        alone, one_pass = len(self.rates) == 1, self.updates_per_epoch is None
+        single, one_pass = len(self.rates) == 1, self.updates_per_epoch is None
         batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
         self.steps += 1
         for t, batch in enumerate(batches, start=self.steps * self.updates):
-            left = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
-            self.step(x[batch].to(W.dtype), rates * left, replay=len(batch) == self.batch_size)
-            report(t + 1, self.rates[0] * left if alone else math.nan, lambda: math.nan)
-        finite = torch.isfinite(W).flatten(1).all(1).tolist()
-        self.finite = [m for m in self.active if finite[m]]
-        self.scored, epoch = {}, self.steps + 1
-        every = self.exact and epoch % self.evaluate_every == 0
-        if self.valid is not None and (every or epoch == self.epochs):
+            factor = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
+            self.step(x[batch].to(W.dtype), rates * factor, replay=len(batch) == self.batch_size)
+            report(t + 1, self.rates[0] * factor if single else math.nan, lambda: math.nan)
+        is_finite = torch.isfinite(W).flatten(1).all(1).tolist()
+        self.finite = [m for m in self.active if is_finite[m]]
+        self.scores, epoch = {}, self.steps + 1
+        scheduled = self.exact and epoch % self.evaluate_every == 0
+        if self.valid is not None and (scheduled or epoch == self.epochs):
             for m in self.finite:
                 self.rbms[m].load_state_dict(self.params[m])
-                self.scored[m] = self.evaluate(self.rbms[m], self.valid)
-        return [self.scored.get(m, {}).get("train") if m in self.finite else math.nan for m in self.active]
+                self.scores[m] = self.evaluate(self.rbms[m], self.valid)
+        return [self.scores.get(m, {}).get("train") if m in self.finite else math.nan for m in self.active]
 
     def evaluate(self, machine: RBM, valid: Tensor | None) -> dict[str, float]:
-        """log Z, its error, and mean log-likelihoods of the training rows and of validation rows, if any."""
+        """log Z, its standard error, mean log-likelihoods of training and validation rows (if any)."""
         if self.exact:
-            found = {"log_z": machine.log_partition(), "stderr": 0.0}
+            scores = {"log_z": machine.log_partition(), "stderr": 0.0}
         else:
-            same = self.first and self.first.clone_state()
-            estimate = machine.log_partition_ais(*self.ais, same, base=self.base)
-            found = {"log_z": estimate.log_z, "stderr": estimate.stderr}
+            generator = self.initial_generator and self.initial_generator.clone_state()
+            estimate = machine.log_partition_ais(*self.ais, generator, base=self.base)
+            scores = {"log_z": estimate.log_z, "stderr": estimate.stderr}
         for name, rows in (("train", self.x), ("valid", valid)):
             if rows is not None:
                 energies = [machine._free_energy(part.to(machine.W)) for part in rows.split(CHUNK_ROWS)]
-                found[name] = -float(torch.cat(energies).mean()) - found["log_z"]
-        return found
+                scores[name] = -float(torch.cat(energies).mean()) - scores["log_z"]
+        return scores
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        if self.valid is None or not self.scored:
+        if self.valid is None or not self.scores:
             return None
-        values = [self.scored.get(m, {}).get("valid", math.nan) for m in self.active]
+        values = [self.scores.get(m, {}).get("valid", math.nan) for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
 
     def accept(self, better: Sequence[int]) -> None:
         super().accept(better)
         for m in better:
-            self.kept[m] = self.scored.get(m)
+            self.best_scores[m] = self.scores.get(m)
         for name in "Wbc":
             self.memory[name][self.finite] = getattr(self, name)[self.finite]
 
@@ -208,13 +208,13 @@ class _Contrastive(Members):
             rbm.load_state_dict(best)
 
     def revert(self, epoch: int) -> str:
-        for m, own in enumerate(self.best):
-            self.best[m] = {name: self.memory[name][m].view_as(t) for name, t in own.items()}
+        for m, parameters in enumerate(self.best):
+            self.best[m] = {name: self.memory[name][m].view_as(t) for name, t in parameters.items()}
         self.finish()
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
 
     def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
-        """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph."""
+        """One update on rows x (B, D); on a GPU, for full batches, a replay of a CUDA graph."""
         if not (x.is_cuda and replay):
             self.update(x, rate)
             return
@@ -227,36 +227,37 @@ class _Contrastive(Members):
         self.graph.replay()
 
     def update(self, x: Tensor, rate: Tensor) -> None:
-        """One step in place on rows x (B, D), from the chains or, without any, from the rows."""
+        """Update the parameters with rows x (B, D); sampling starts from the chains or these rows."""
         rows = x.expand(len(self.W), -1, -1)
-        up = self._hidden(rows)
+        p_hidden = self._hidden_probabilities(rows)
         chains = self.memory.get("chains")
-        v, p = self._moved(rows, up, self.k) if chains is None else self._moved(chains, None, self.k)
+        start, p_start = (rows, p_hidden) if chains is None else (chains, None)
+        v, p = self._sample_chains(start, p_start, self.k)
         n, m = rows.shape[1], v.shape[1]
-        self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
+        self.W += rate * (p_hidden.mT @ rows / n - p.mT @ v / m)
         self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
-        self.c += rate * (up.mean(1, keepdim=True) - p.mean(1, keepdim=True))
+        self.c += rate * (p_hidden.mean(1, keepdim=True) - p.mean(1, keepdim=True))
         if chains is not None:
             chains.copy_(v)
 
-    def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-        """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known."""
-        if v.is_cuda and backends.available("triton"):  # one kernel, for machines with few hidden units
+    def _sample_chains(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+        """Chains v (M, C, D) and p(h | v) after k rounds; the argument p is p(h | v) before them, or None."""
+        if v.is_cuda and backends.available("triton"):  # a fused kernel for few hidden units
             from pynade.kernels.gpu_random import gibbs, suits_gibbs
 
             if suits_gibbs(self.W):
                 seed = torch.randint(1 << 31, (1,), generator=self.generator, device=v.device)
                 return gibbs(v, self.W, self.b, self.c, k, seed)
-        p = self._hidden(v) if p is None else p
+        p = self._hidden_probabilities(v) if p is None else p
         for _ in range(k):
             v = self._draw(torch.sigmoid(torch.baddbmm(self.b, self._draw(p), self.W)))
-            p = self._hidden(v)
+            p = self._hidden_probabilities(v)
         return v, p
 
-    def _hidden(self, v: Tensor) -> Tensor:
+    def _hidden_probabilities(self, v: Tensor) -> Tensor:
         return torch.sigmoid(torch.baddbmm(self.c, v, self.W.mT))
 
     def _draw(self, p: Tensor) -> Tensor:
-        """Ones with probabilities p (M, B, units), the same uniform numbers for all members."""
+        """Draws of binary units with probabilities p (M, B, units); members share the uniform numbers."""
         uniform = torch.rand(p.shape[1:], generator=self.generator, dtype=p.dtype, device=p.device)
         return (uniform < p).to(p.dtype)

@@ -26,14 +26,14 @@ class EMOptions(TypedDict, total=False):
 
     Attributes:
         epochs: iterations at most, one more than M-steps.
-        patience: validations without a better score before stopping; None never stops so.
-        tol: stop when the mean training log-likelihood (of binary mixtures: plus a log-prior, `objective` in
-            the history) changes by less, in nats per row; 0 never stops so.
+        patience: validations without improvement before stopping; None: no limit.
+        tol: stop when the mean training log-likelihood (for binary mixtures the `objective` in the history,
+            with a log-prior) changes by less, in nats per row; 0: never.
         stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
             retraining on train + valid: the `train_log_likelihood` of the validated run).
-        generator: draws the starting point, and rows where a component starts anew.
+        generator: draws the starting point, and rows from which empty components start anew.
         callbacks: called with a `Progress` after each iteration; one that returns True ends EM.
-        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+        checkpoint: stores the state, from which an interrupted EM continues.
     """
 
     epochs: int
@@ -46,28 +46,28 @@ class EMOptions(TypedDict, total=False):
 
 
 class Members(Learner):
-    """Abstract learner of one or more members, each with its parameters: the present ones, and the best."""
+    """Abstract learner of one or more members, each with its current and its best parameters."""
 
     def __init__(self, params: list[Parameters], rule: Stopping, generators: Sequence[Random] = ()) -> None:
         self.params, self.stopping = params, [rule for _ in params]
-        self.best = [{name: t.clone() for name, t in own.items()} for own in params]
+        self.best = [{name: t.clone() for name, t in parameters.items()} for parameters in params]
         self.active = list(range(len(params)))
         self.generators = [g for g in generators if g is not None]
-        self.memory: Parameters = {}  # further tensors that the next epoch depends on
-        self.notes: list[list[str]] = [[] for _ in params]  # components that were placed again
-        self.steps = -1  # epochs done, less one: in EM, M-steps
+        self.memory: Parameters = {}  # other tensors that the next epoch depends on
+        self.notes: list[list[str]] = [[] for _ in params]  # messages about components that started anew
+        self.steps = -1  # epochs done minus one: in EM, the number of M-steps
 
     def accept(self, better: Sequence[int]) -> None:
-        """Copy the parameters of these members."""
+        """Copy the parameters of these members as their best."""
         for m in better:
             self.best[m] = {name: t.clone() for name, t in self.params[m].items()}
 
     def drop(self, members: Sequence[int]) -> None:
-        """These members are not computed any more."""
+        """Stop training these members."""
         self.active = [m for m in self.active if m not in members]
 
     def state(self) -> State:
-        """Parameters, random numbers and notes."""
+        """Parameters, states of the generators, and notes."""
         random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
         groups = {"memory": self.memory, "generators": random}
         for m in range(len(self.params)):
@@ -75,10 +75,10 @@ class Members(Learner):
         return groups, {"active": self.active, "steps": self.steps, "notes": self.notes}
 
     def restore(self, state: State) -> None:
-        """Put back what `state` gave, into the same tensors."""
+        """Copy a state into the tensors of this learner."""
         groups, facts = state
-        for group, own in Members.state(self)[0].items():
-            for name, t in own.items() if group != "generators" else ():
+        for group, tensors in Members.state(self)[0].items():
+            for name, t in tensors.items() if group != "generators" else ():
                 t.copy_(groups[group][name])
         for k, generator in enumerate(self.generators):
             generator.set_state(groups["generators"][str(k)].cpu())
@@ -108,7 +108,7 @@ class EM(Members):
 
     @abstractmethod
     def maximise(self) -> None:
-        """M-step of what the last E-step has gathered."""
+        """M-step from the statistics of the last E-step."""
 
     def advance(self, report: Report) -> list[float | None]:
         """One iteration."""
@@ -118,17 +118,17 @@ class EM(Members):
         return self.expect()
 
     def restore(self, state: State) -> None:
-        """Go on after the E-step of the state."""
+        """Restore a state and repeat its E-step."""
         super().restore(state)
         if self.active:
             self.expect()
 
     def revert(self, epoch: int) -> str:
-        """There is no model yet that could be left in a good state."""
+        """The end of the error message: there are no earlier parameters to return to."""
         return "no model was fitted"
 
     def run(self) -> list[History]:
-        """One history for each member, with its notes, each once with how often it happened."""
+        """Train; the history of each member, whose messages are its notes with their counts."""
         callbacks, checkpoint = self.options.get("callbacks", ()), self.options.get("checkpoint")
         histories = run(self, self.options["epochs"], callbacks=callbacks, checkpoint=checkpoint)
         for history, notes in zip(histories, self.notes, strict=True):
@@ -137,13 +137,13 @@ class EM(Members):
         return histories
 
 
-def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
+def draw_rows(x: Tensor, n: int, generator: Random) -> Tensor:
     """n rows of x, with replacement, drawn on the generator's device."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
+    device = x.device if generator is None else generator.device
+    return x[torch.randint(len(x), (n,), generator=generator, device=device).to(x.device)]
 
 
 def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
     """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
-    where = weights.device if generator is None else generator.device
-    return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
+    device = weights.device if generator is None else generator.device
+    return torch.multinomial(weights.to(device), n, replacement=True, generator=generator).to(weights.device)

@@ -17,14 +17,14 @@ from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.families.real import NORMAL
 from pynade.models.density import Marginalisable, check_columns
 
-BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
-LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
+BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in a (rows, K·D) block of whitened residuals
+LEAST_ROWS = 256  # of a block: with fewer, the components' matrices are read too often
 
 Part = tuple[Tensor, Tensor, Tensor, Tensor, moments.Conditioned]
 
 
 class GaussianMarginals(Marginalisable):
-    """Abstract mixture of K Gaussians, however it stores them; marginals and conditionals are in float64."""
+    """Abstract mixture of K Gaussians; marginals and conditionals are computed in float64."""
 
     def __init__(self, n_variables: int, n_components: int) -> None:
         super().__init__()
@@ -42,22 +42,22 @@ class GaussianMarginals(Marginalisable):
 
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
         """Every observed cell must be a finite number."""
-        wrong = ~torch.isfinite(x) & observed
-        if wrong.any():
-            row, column = wrong.nonzero()[0].tolist()
+        invalid = ~torch.isfinite(x) & observed
+        if invalid.any():
+            row, column = invalid.nonzero()[0].tolist()
             value = x[row, column].item()
-            what = "missing (use marginal_log_prob to integrate it out)" if value != value else "infinite"
-            raise ValueError(f"expected finite numbers, but row {row}, column {column} is {what}")
+            problem = "missing (use marginal_log_prob to integrate it out)" if value != value else "infinite"
+            raise ValueError(f"expected finite numbers, but row {row}, column {column} is {problem}")
 
     @torch.no_grad()
     def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
-        """log p of the observed cells of each row: (B,), float64; complete rows go through `log_prob`."""
+        """log p of the observed cells of each row: (B,), float64; for complete rows as `log_prob`."""
         out = torch.empty(len(x), dtype=torch.float64, device=x.device)
         complete = observed.all(-1)
         gaps = (~complete).nonzero()[:, 0]
         if complete.any():
             out[complete] = self._log_prob(x[complete].to(self.dtype))
-        for rows, _, _, log_joint, _ in self._conditioned(x[gaps], observed[gaps]):
+        for rows, _, _, log_joint, _ in self._condition(x[gaps], observed[gaps]):
             out[gaps[rows]] = torch.logsumexp(log_joint, -1)
         return out
 
@@ -65,24 +65,24 @@ class GaussianMarginals(Marginalisable):
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
         """Rows with each unobserved cell at its conditional mean: (B, D)."""
         out = torch.where(observed, x, 0).to(self.dtype)
-        for rows, p, r, log_joint, given in self._conditioned(x, observed):
-            mean = torch.einsum("sk,skd->sd", log_joint.softmax(-1), given.mean()[p, :, r])
+        for rows, p, r, log_joint, conditioned in self._condition(x, observed):
+            mean = torch.einsum("sk,skd->sd", log_joint.softmax(-1), conditioned.mean()[p, :, r])
             out[rows] = torch.where(observed[rows], out[rows], mean.to(out.dtype))
         return out
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
-        """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
+        """n joint draws of the unobserved cells of each row, (n, B, D)."""
         D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
-        for rows, p, r, log_joint, given in self._conditioned(x, observed):
+        for rows, p, r, log_joint, conditioned in self._condition(x, observed):
             k = draw_components(log_joint.softmax(-1), n, generator)  # (S, n)
-            means, factors = given.mean()[p, :, r], given.factor()
-            drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
-            some = max(1, moments.BUDGET // D**2)  # draws whose factors are gathered at a time
-            for s, c in zip(which.split(some), k.T.flatten().split(some), strict=True):
+            means, factors = conditioned.mean()[p, :, r], conditioned.factor()
+            parts, row_indexes = [], torch.arange(len(rows), device=x.device).repeat(n)
+            size = max(1, moments.GROUP_NUMBERS // D**2)  # draws whose factors are gathered at a time
+            for s, c in zip(row_indexes.split(size), k.T.flatten().split(size), strict=True):
                 normal = NORMAL.noise(means.new_empty(len(s), D, 1), generator)
-                drawn.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
-            cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), D)
+                parts.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
+            cells = torch.cat(parts).to(out.dtype).view(n, len(rows), D)
             out[:, rows] = torch.where(observed[rows], out[:, rows], cells)
         return out
 
@@ -91,22 +91,23 @@ class GaussianMarginals(Marginalisable):
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
-        for rows, p, r, log_joint, given in self._conditioned(x, observed):
-            scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
-            eta[rows] = torch.cat([log_joint.log_softmax(-1), given.mean()[p, :, r, i], scale[p]], -1)
+        for rows, p, r, log_joint, conditioned in self._condition(x, observed):
+            scale = conditioned.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
+            eta[rows] = torch.cat([log_joint.log_softmax(-1), conditioned.mean()[p, :, r, i], scale[p]], -1)
         eta = eta.to(self.dtype)
         return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
 
-    def _conditioned(self, x: Tensor, observed: Tensor) -> Iterator[Part]:
-        """S rows, their places in P patterns of R rows, log p(k, observed cells), (S, K), the components."""
+    def _condition(self, x: Tensor, observed: Tensor) -> Iterator[Part]:
+        """Groups of S rows: indexes, pattern, number in it, log p(k, observed), (S, K), conditionals."""
         log_weights, means, covariances = self.components()
         filled = torch.where(observed, x, 0).double()
-        for patterns, index, real in moments.by_pattern(observed, self.n_components):
-            given, (p, r) = moments.condition(means, covariances, filled[index], patterns), real.nonzero().T
-            yield index[p, r], p, r, given.log_density[p, :, r] + log_weights, given
+        for patterns, index, real in moments.group_by_pattern(observed, self.n_components):
+            conditioned = moments.condition(means, covariances, filled[index], patterns)
+            p, r = real.nonzero().T
+            yield index[p, r], p, r, conditioned.log_density[p, :, r] + log_weights, conditioned
 
-    def _filled(self, dtype: torch.dtype, **buffers: Tensor) -> Self:
-        """The model with these buffers, laid out like loaded ones: both score the same to the bit."""
+    def _set_buffers(self, dtype: torch.dtype, **buffers: Tensor) -> Self:
+        """Set buffers in the memory format of loaded ones, for bit-identical scores; returns self."""
         for name, t in buffers.items():
             setattr(self, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
         return self
@@ -138,7 +139,7 @@ class MultivariateGaussian(GaussianMarginals):
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
         """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
         factor = positive_factor(covariance, "the covariance")
-        return cls(len(mean))._filled(mean.dtype, mean=mean, factor=factor)
+        return cls(len(mean))._set_buffers(mean.dtype, mean=mean, factor=factor)
 
     @property
     def covariance(self) -> Tensor:
@@ -157,7 +158,7 @@ class MultivariateGaussian(GaussianMarginals):
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """mean + L z with z standard normal."""
+        """n draws (n, D): mean + L z with z standard normal."""
         return self.mean + NORMAL.noise(self.mean.expand(n, -1), generator) @ self.factor.mT
 
 
@@ -173,7 +174,7 @@ class GaussianComponents(GaussianMarginals):
 
     @abstractmethod
     def _factors(self) -> tuple[Tensor, Tensor | None]:
-        """F (K, D, Q) and Ψ (K, D) or nothing: F Fᵀ + Ψ are the covariances."""
+        """F (K, D, Q) and Ψ (K, D) or None, where F Fᵀ + Ψ are the covariances."""
 
     def _log_prob(self, x: Tensor) -> Tensor:
         K, D, inverse = self.n_components, self.n_variables, self.inverse_factors
@@ -181,15 +182,15 @@ class GaussianComponents(GaussianMarginals):
         shift = -(inverse.double() @ (self.means - centre).double()[..., None]).flatten().to(x.dtype)
         scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
         constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
-        found = []
+        log_p = []
         for rows in x.split(max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // (K * D))):
             z = torch.addmm(shift, rows - centre, weights).view(-1, K, D)  # whitened residuals
-            found.append(torch.logsumexp(constant - 0.5 * z.square().sum(-1, dtype=torch.float64), -1))
-        return torch.cat(found)
+            log_p.append(torch.logsumexp(constant - 0.5 * z.square().sum(-1, dtype=torch.float64), -1))
+        return torch.cat(log_p)
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
-        """A component for each row, then μ + F s (+ Ψ^½ e) with s and e standard normal."""
+        """n draws (n, D): a component for each row, then μ + F s (+ Ψ^½ e) with s and e standard normal."""
         if n == 0:
             return self.means[:0]
         (factors, noise), weights = self._factors(), self.log_weights.double().exp()
@@ -228,7 +229,7 @@ class GaussianMixture(GaussianComponents):
         """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
         inverse = moments.inverse_of(positive_factor(covariances, "the covariance of component"))
         parts = {"log_weights": log_normalised(weights), "means": means, "inverse_factors": inverse}
-        return cls(means.shape[1], len(means))._filled(means.dtype, **parts)
+        return cls(means.shape[1], len(means))._set_buffers(means.dtype, **parts)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
@@ -276,7 +277,7 @@ class FactorAnalysers(GaussianComponents):
         if not bool((noise > 0).all()):
             raise ValueError("every noise variance must be positive")
         parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
-        return cls(means.shape[1], len(means), loadings.shape[2])._filled(means.dtype, **parts)
+        return cls(means.shape[1], len(means), loadings.shape[2])._set_buffers(means.dtype, **parts)
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
@@ -301,10 +302,10 @@ def log_normalised(weights: Tensor) -> Tensor:
     return (weights.double() / weights.double().sum()).log()
 
 
-def positive_factor(covariance: Tensor, what: str) -> Tensor:
+def positive_factor(covariance: Tensor, name: str) -> Tensor:
     """Lower Cholesky factors of covariances (..., D, D), or a ValueError that names the first without one."""
     factor, info = torch.linalg.cholesky_ex(covariance.double())
     if (info != 0).any():
-        which = f"{what} {int(info.flatten().nonzero()[0, 0])}" if info.ndim else what
-        raise ValueError(f"{which} is not positive definite")
+        matrix = f"{name} {int(info.flatten().nonzero()[0, 0])}" if info.ndim else name
+        raise ValueError(f"{matrix} is not positive definite")
     return factor

@@ -1,8 +1,8 @@
 """The E-step that all Gaussian mixtures share: log-likelihood and expected moments of the rows.
 
-Complete rows are two matrix products with the features [x_i x_j for i ≤ j, x_i, levels, 1], in which every
-log w_k N(x; μ_k, Σ_k) is linear; in float64, because the terms of the quadratic form cancel. Rows with gaps
-are conditioned on what they have, pattern by pattern, and add their expected moments: EM stays exact.
+Every log w_k N(x; μ_k, Σ_k) is linear in the features [x_i x_j for i ≤ j, x_i, levels, 1], so that complete
+rows take two matrix products (in float64, since the terms of the quadratic form cancel). Rows with missing
+values are grouped by pattern; each adds its moments given the observed cells, so that EM is exact.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-BUDGET = 1 << 23  # numbers in the largest array of one group of rows with gaps (64 MiB of doubles)
+GROUP_NUMBERS = 1 << 23  # numbers in the largest array of a group of incomplete rows (64 MiB of doubles)
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers in a block of features or responsibilities
-CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features up to this many numbers are kept between iterations
-EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
-SINGULAR = 1e-10  # of a column's variance: below it a component's variance is lost in rounding
+CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features are cached up to this many numbers
+EMPTY = 1e-12  # a component with a smaller share of the rows counts as empty
+SINGULAR = 1e-10  # a component's variance relative to the column's: below it, rounding errors dominate
 
-Group = tuple[Tensor, Tensor, Tensor]  # patterns (P, D), indexes of rows (P, R), which of them are no padding
+Group = tuple[Tensor, Tensor, Tensor]  # patterns (P, D), indexes of rows (P, R), and which are no padding
 
 
 class Scale(NamedTuple):
     """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy."""
 
     shift: Tensor  # subtracted from each column
-    scale: Tensor  # then divides it
-    unit: Tensor  # variances of standardised rows times this are in the units of floors and shrinkage
+    scale: Tensor  # each column is divided by it after the shift
+    unit: Tensor  # factor from variances of standardised rows to the units of floors and shrinkage
 
     @classmethod
     def of(cls, x: Tensor, standardise: bool = True, centred: bool = True) -> Scale:
-        """Mean (zero unless `centred`) and deviation of each column; a constant column keeps its scale."""
+        """Mean (zero unless `centred`) and deviation of each column; the scale of a constant column is 1."""
         infinite = ~torch.isfinite(x.square().nanmean(0))
         if bool(infinite.any()):
             raise ValueError(
@@ -42,8 +42,8 @@ class Scale(NamedTuple):
             )
         shift = x.nanmean(0) if centred else torch.zeros_like(x[0])
         deviation = (x - shift).square().nanmean(0).sqrt()
-        tiny = 1e-12 * shift.abs().clamp_min(torch.finfo(x.dtype).tiny)
-        scale = torch.where(deviation > tiny, deviation, 1.0)
+        rounding = 1e-12 * shift.abs().clamp_min(torch.finfo(x.dtype).tiny)
+        scale = torch.where(deviation > rounding, deviation, 1.0)
         return cls(shift, scale, torch.ones_like(scale) if standardise else scale.square())
 
     def data_units(self, means: Tensor, covariances: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,7 @@ class Moments(NamedTuple):
     counts: Tensor  # (S, K)
     first: Tensor  # (S, K, D)
     second: Tensor  # (S, K, D, D), about the origin
-    levels: Tensor  # (S, K, L), how often each level was there
+    levels: Tensor  # (S, K, L), counts of each level
 
     def means(self) -> Tensor:
         """Weighted mean of each component (zero where it has no rows)."""
@@ -70,7 +70,7 @@ class Moments(NamedTuple):
         means = torch.zeros_like(self.first) if about_zero else self.means()
         return second - means[..., :, None] * means[..., None, :]
 
-    def seen(self) -> Tensor:
+    def occupied(self) -> Tensor:
         """Which components have rows, bool (S, K)."""
         return self.counts > EMPTY * self.counts.sum(-1, keepdim=True)
 
@@ -86,7 +86,7 @@ class Components(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Tensor, means: Tensor, factors: Tensor, levels: Tensor | None = None) -> Self:
-        """From their parameters, without levels where none are given."""
+        """Components with these parameters; `levels` None means that there are none."""
         levels, D = means[..., :0] if levels is None else levels, means.shape[-1]
         inverse = inverse_of(factors)
         precision = inverse.mT @ inverse
@@ -100,35 +100,36 @@ class Components(NamedTuple):
 
 
 class Rows:
-    """Rows (N, D), float64, NaN = missing, perhaps with indicators of levels (N, L), for many E-steps."""
+    """Rows (N, D), float64, NaN = missing, and optional indicators of levels (N, L), for many E-steps."""
 
     def __init__(self, x: Tensor, scale: Scale, keep: bool = True, levels: Tensor | None = None) -> None:
         x, levels = (x - scale.shift) / scale.scale, x[:, :0] if levels is None else levels
         missing = torch.isnan(x)
-        gaps = missing.any(-1)
+        has_gaps = missing.any(-1)
         (self.n, self._D), self.scale = x.shape, scale
-        complete = not bool(gaps.any())
+        complete = not bool(has_gaps.any())
         self.filled = x if complete else x.masked_fill(missing, 0.0)
-        self.observed, self.with_gaps, self.levels_there = ~missing[gaps], self.filled[gaps], levels[gaps]
-        both = torch.cat([x, levels], 1) if levels.shape[1] else x
-        self._columns = (both if complete else both[~gaps]).T.contiguous()  # (D + L, n)
-        # densities of the data = densities of standardised rows less this, summed over the cells there are
+        self.observed = ~missing[has_gaps]
+        self.incomplete, self.incomplete_levels = self.filled[has_gaps], levels[has_gaps]
+        columns = torch.cat([x, levels], 1) if levels.shape[1] else x
+        self._columns = (columns if complete else columns[~has_gaps]).T.contiguous()  # (D + L, n)
+        # log-density of the data = that of the standardised rows - log_scale, summed over observed cells
         self.log_scale = scale.scale.log() @ (~missing).sum(0).double()
         i, j = torch.triu_indices(self._D, self._D, device=x.device)
-        self._packed = i.new_empty(self._D, self._D)  # place of x_i x_j in the features
+        self._packed = i.new_empty(self._D, self._D)  # index of x_i x_j in the features
         self._packed[i, j] = self._packed[j, i] = torch.arange(len(i), device=x.device)
         self._n_features = len(i) + len(self._columns) + 1
-        numbers, room = self._n_features * self._columns.shape[1], CACHE.get(x.device.type, CACHE["cpu"])
-        self._kept = self._features(self._columns) if keep and numbers <= room else None  # between E-steps
+        keep &= self._n_features * self._columns.shape[1] <= CACHE.get(x.device.type, CACHE["cpu"])
+        self._cached_features = self._features(self._columns) if keep else None
         self._groups: dict[int, list[Group]] = {}
 
-    def moments(self, given: Components, likelihood_only: bool = False) -> Moments:
+    def moments(self, components: Components, likelihood_only: bool = False) -> Moments:
         """One E-step; with `likelihood_only` the other moments are zero."""
-        S, K, D = given.means.shape
-        log_likelihood = given.means.new_zeros(S)
-        sums = given.means.new_zeros(S * K, self._n_features)
+        S, K, D = components.means.shape
+        log_likelihood = components.means.new_zeros(S)
+        sums = components.means.new_zeros(S * K, self._n_features)
         for phi in self._blocks(S * K):
-            joint = (given.coefficients.flatten(0, 1) @ phi).view(S, K, -1)  # log w_k N(x; μ_k, Σ_k)
+            joint = (components.coefficients.flatten(0, 1) @ phi).view(S, K, -1)  # log w_k N(x; μ_k, Σ_k)
             largest = joint.amax(1, keepdim=True)
             total = joint.sub_(largest).exp_().sum(1, keepdim=True)
             log_likelihood += (largest + total.log()).sum((1, 2))
@@ -138,23 +139,24 @@ class Rows:
         linear = sums[:, -len(self._columns) - 1 :].reshape(S, K, -1)
         first, levels, counts = linear[..., :D], linear[..., D:-1], linear[..., -1]
         if K not in self._groups:
-            self._groups[K] = list(by_pattern(self.observed, K))
-        covariances = given.factors @ given.factors.mT if self._groups[K] else given.factors
+            self._groups[K] = list(group_by_pattern(self.observed, K))
+        covariances = components.factors @ components.factors.mT if self._groups[K] else components.factors
         for s, (patterns, index, real) in itertools.product(range(S), self._groups[K]):
-            found = condition(given.means[s], covariances[s], self.with_gaps[index], patterns)
-            there = self.levels_there[index]
-            joint = found.log_density + given.log_weights[s, :, None] + given.levels[s] @ there.mT
+            conditioned = condition(components.means[s], covariances[s], self.incomplete[index], patterns)
+            indicators = self.incomplete_levels[index]
+            joint = conditioned.log_density + components.log_weights[s, :, None]
+            joint = joint + components.levels[s] @ indicators.mT
             joint = torch.where(real[:, None], joint, 0.0)
             log_likelihood[s] += (torch.logsumexp(joint, 1) * real).sum()
             if not likelihood_only:
                 r = joint.softmax(1) * real[:, None]  # (P, K, R)
-                mean, factor = found.mean(), found.factor()
+                mean, factor = conditioned.mean(), conditioned.factor()
                 weighted = mean * r[..., None]
                 counts[s] += r.sum((0, 2))
                 first[s] += weighted.sum((0, 2))
-                levels[s] += (r @ there).sum(0)
-                spread = factor @ factor.mT * r.sum(-1)[..., None, None]
-                second[s] += (weighted.mT @ mean + spread).sum(0)
+                levels[s] += (r @ indicators).sum(0)
+                covariance = factor @ factor.mT * r.sum(-1)[..., None, None]
+                second[s] += (weighted.mT @ mean + covariance).sum(0)
         return Moments(log_likelihood, counts, first, second, levels)
 
     def per_row(self, moments: Moments) -> Tensor:
@@ -163,19 +165,19 @@ class Rows:
 
     def pooled(self) -> Tensor:
         """Covariance (D, D) of the standardised rows, missing values counted as independent of the rest."""
-        unseen = 1 - self.filled.square().mean(0)  # zero for a complete column, one for a constant one
-        return self.filled.T @ self.filled / self.n + torch.diag(unseen.clamp_min(0))
+        missing_variance = 1 - self.filled.square().mean(0)  # 0 for a complete column, 1 for a constant one
+        return self.filled.T @ self.filled / self.n + torch.diag(missing_variance.clamp_min(0))
 
     def _blocks(self, members: int) -> Iterator[Tensor]:
         """Features of complete rows, (F, n) at a time."""
         block = BLOCK.get(self._columns.device.type, BLOCK["cpu"])
-        if self._kept is not None:
-            yield from self._kept.split(max(1, block // members), 1)
+        if self._cached_features is not None:
+            yield from self._cached_features.split(max(1, block // members), 1)
             return
-        step, room = max(1, block // max(self._n_features, members)), None
-        for part in self._columns.split(step, 1):
-            room = self._features(part, room)
-            yield room
+        step, buffer = max(1, block // max(self._n_features, members)), None
+        for columns in self._columns.split(step, 1):
+            buffer = self._features(columns, buffer)
+            yield buffer
 
     def _features(self, columns: Tensor, out: Tensor | None = None) -> Tensor:
         """[x_i x_j for i ≤ j, x_i, levels, 1] of rows given as columns: (F, n), into the memory of `out`."""
@@ -191,7 +193,7 @@ class Rows:
 
 
 def cholesky(covariances: Tensor, floor: tuple[str, float]) -> Tensor:
-    """Cholesky factors; where a matrix is singular an error that names the floor."""
+    """Cholesky factors; a ValueError that names the option `floor` if a matrix is singular."""
     factors, info = torch.linalg.cholesky_ex(covariances)
     if not bool((info == 0).all() & (factors.diagonal(dim1=-2, dim2=-1).square() > SINGULAR).all()):
         raise ValueError(
@@ -212,31 +214,31 @@ def inverse_of(factors: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
 
 
-def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
-    """Group rows by their observed cells: P patterns of R rows, padded; (P, K, R, D) is at most `budget`."""
+def group_by_pattern(observed: Tensor, n_components: int, budget: int = GROUP_NUMBERS) -> Iterator[Group]:
+    """Group rows by their observed cells: P patterns of R rows, padded; P K R D is at most `budget`."""
     if len(observed) == 0:
         return
     D = observed.shape[1]
-    patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
-    order, starts = which.argsort(stable=True), counts.cumsum(0) - counts
-    most = max(D, budget // (n_components * D))
-    buckets: dict[int, list[tuple[int, int, int]]] = {}  # of about as many rows, up to a factor of two
+    patterns, pattern_of_row, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
+    order, starts = pattern_of_row.argsort(stable=True), counts.cumsum(0) - counts
+    most_rows = max(D, budget // (n_components * D))
+    buckets: dict[int, list[tuple[int, int, int]]] = {}  # numbers of rows differ by a factor of two at most
     for p, (n, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
-        for j in range(0, n, most):
-            length = min(most, n - j)
+        for j in range(0, n, most_rows):
+            length = min(most_rows, n - j)
             buckets.setdefault((length - 1).bit_length(), []).append((length, p, start + j))
     for bucket in buckets.values():
         longest = max(bucket)[0]
-        together = max(1, budget // (n_components * D * max(D, longest)))
-        for some in torch.tensor(bucket, device=observed.device).split(together):
-            length, pattern, begin = some[:, :, None].unbind(1)
+        size = max(1, budget // (n_components * D * max(D, longest)))
+        for group in torch.tensor(bucket, device=observed.device).split(size):
+            length, pattern, begin = group[:, :, None].unbind(1)
             steps = torch.arange(longest, device=observed.device)
-            real = steps < length
-            yield patterns[pattern[:, 0]], order[begin + torch.where(real, steps, 0)], real
+            valid = steps < length
+            yield patterns[pattern[:, 0]], order[begin + torch.where(valid, steps, 0)], valid
 
 
 class Conditioned(NamedTuple):
-    """K Gaussians given the observed cells of P patterns × R rows; variables permuted, observed first."""
+    """K Gaussians conditioned on the observed cells of P × R rows; observed variables come first."""
 
     log_density: Tensor  # (P, K, R), of the observed cells under each component
     z: Tensor  # (P, K, R, D), whitened residual of the observed cells, zero elsewhere
@@ -251,14 +253,14 @@ class Conditioned(NamedTuple):
         return inside.gather(-1, self.back[:, None, None].expand_as(inside))
 
     def factor(self) -> Tensor:
-        """F (P, K, D, D) in the natural order with F Fᵀ the covariance given what is observed."""
+        """F (P, K, D, D) in the natural order; F Fᵀ is the covariance given the observed cells."""
         free = self.root * ~self.known[:, None, None]
         rows = self.back[:, None, :, None].expand_as(free)
         return free.gather(-2, rows)
 
 
 def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -> Conditioned:
-    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D).
+    """Condition K Gaussians, means (K, D) and covariances (K, D, D), on observed (P, D) cells of x (P, R, D).
 
     With the observed variables first, the Cholesky factor [[L_oo, 0], [L_mo, L_mm]] gives the density (from
     z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of its covariance.

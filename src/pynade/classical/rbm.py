@@ -1,9 +1,10 @@
-"""Restricted Boltzmann machines: an energy, and where it is small enough an exact density.
+"""Restricted Boltzmann machines: energies, and exact densities for small machines.
 
-A row with some cells observed leaves an RBM of its free variables, with biases c + W x of the hidden units.
-Sums over all 2^H states of binary units are exact, in blocks, in float64. States are numbered with the first
-unit as the most significant bit. Units are cut in two parts, so that e^a_d = e^u_d e^l_d needs no exponential
-of its own, and one logarithm serves factors 1 + e^a_d of several d.
+Given the observed cells of a row, the free variables form an RBM with hidden biases c + W x. Sums over all
+2^H states of H binary units are exact, in float64, and computed in blocks; the first unit is the most
+significant bit of a state's number. The units are divided into an outer part and an inner part, so that
+e^a_d = e^u_d e^l_d needs no exponential for each state, and one logarithm is taken of a product of factors
+1 + e^a_d.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.classical.binary import BinaryMarginalisable, bernoulli_draws, choose
+from pynade.classical.binary import BinaryMarginalisable, draw_bernoulli, draw_indexes
 from pynade.classical.em import Random
 from pynade.families import Bernoulli
 from pynade.kernels.backends import available
-from pynade.kernels.threads import share
+from pynade.kernels.threads import run_tasks
 from pynade.models.autoregressive import Autoregressive
 from pynade.models.density import Model, check_columns
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
 
 MOST_UNITS = 25  # 2^25 states: a table of 256 MiB
-LOW_UNITS = 10  # of the inner part; its table is packed in tiles
-LARGEST = 690.0  # e^690 is still a float64
-BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
-TINY = 1e-260  # a sum of products this small may have lost terms to underflow
-STATES_BLOCK = 2**20  # values at a time, of rows and states
-ROWS = 256  # whose states are computed together
+LOW_UNITS = 10  # of the inner part, whose table is stored in tiles
+LARGEST = 690.0  # e^690 is finite in float64
+BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a computed at a time without a compiled kernel
+TINY = 1e-260  # smaller sums of products may have lost terms by underflow
+STATES_BLOCK = 2**20  # values for rows × states computed at a time
+ROWS = 256  # rows whose states are computed together
 
 
 @dataclass(frozen=True)
 class PartitionEstimate:
-    """An estimate of log Z, on average too low: log-likelihoods computed with it tend to be too good."""
+    """An estimate of log Z; on average it is too low, so that log-likelihoods tend to be too high."""
 
     log_z: float  # logarithm of the mean of the chains' weights
-    stderr: float  # its standard error, by the delta method; near 1 the estimate is not to be trusted
+    stderr: float  # its standard error, by the delta method; near 1 the estimate is unreliable
     n_chains: int  # independent chains
     n_steps: int  # intermediate distributions
     exact: bool = False  # always
@@ -55,9 +56,9 @@ class PartitionEstimate:
 class RBM(Model):
     """E(x, h) = −hᵀW x − bᵀx − cᵀh with binary x (D,) and h (H,) (section "Relationship with the RBM").
 
-    It gives free energies, −log Σ_h exp(−E), and Gibbs samples; probabilities need the partition function, a
-    sum over 2^min(H, D) states: `normalised()` is a density like any other where that is feasible, and
-    `log_partition_ais` is an estimate.
+    It computes free energies, −log Σ_h exp(−E), and Gibbs samples. Probabilities need the partition function,
+    a sum over 2^min(H, D) states: `normalised()` is an exact density where that is feasible, and
+    `log_partition_ais` an estimate.
 
     Args:
         n_visible: D.
@@ -93,22 +94,22 @@ class RBM(Model):
 
     @torch.no_grad()
     def gibbs(self, n: int, steps: int, generator: Random = None, start: Tensor | None = None) -> Tensor:
-        """Rows (n, D) of n chains after `steps` rounds of h | x and x | h: near the model, not exact draws.
+        """Rows (n, D) of n chains after `steps` rounds of h | x and x | h: approximate draws.
 
         Args:
             n: number of chains.
             steps: rounds.
             generator: source of randomness.
-            start: rows (n, D) to start from; fair coins when not given.
+            start: rows (n, D) to start from; None: uniformly random bits.
         """
-        x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator) if start is None else start
+        x = draw_bernoulli(self.b.new_zeros(n, self.n_visible), generator) if start is None else start
         self.check(x)
         if len(x) != n:
             raise ValueError(f"{len(x)} rows to start from were given for {n} chains")
         x = x.to(self.W)
         for _ in range(steps):
-            h = bernoulli_draws(x @ self.W.T + self.c, generator).to(self.dtype)
-            x = bernoulli_draws(h @ self.W + self.b, generator).to(self.dtype)
+            h = draw_bernoulli(x @ self.W.T + self.c, generator).to(self.dtype)
+            x = draw_bernoulli(h @ self.W + self.b, generator).to(self.dtype)
         return x
 
     @torch.no_grad()
@@ -134,14 +135,14 @@ class RBM(Model):
     ) -> PartitionEstimate:
         """Estimate log Z by annealed importance sampling (Salakhutdinov and Murray, 2008).
 
-        As β rises from 0 to 1, chains go from independent variables to the RBM, by a round of Gibbs sampling
-        at each step: distribution β is ∝ exp((1 − β) baseᵀx + β bᵀx) Π_k (1 + exp(β (c_k + W_k x))).
+        As β rises from 0 to 1, chains move from independent variables to the RBM, with a round of Gibbs
+        sampling per step: distribution β is ∝ exp((1 − β) baseᵀx + β bᵀx) Π_k (1 + exp(β (c_k + W_k x))).
 
         Args:
             n_chains: independent chains, computed together; at least 2.
             n_steps: intermediate distributions.
             generator: source of randomness.
-            base: logits (D,) of the start, best the data's base rates; the RBM's own b when not given.
+            base: logits (D,) of the first distribution, best those of the data's means; None: the RBM's b.
 
         Example:
             >>> rbm = RBM(6, 3, scale=1.0, generator=torch.Generator().manual_seed(0))
@@ -155,15 +156,15 @@ class RBM(Model):
         start = b if base is None else base.to(b)
         if start.shape != b.shape or not torch.isfinite(start).all():
             raise ValueError(f"base holds one finite logit for each of the {len(b)} variables")
-        x = bernoulli_draws(start.expand(n_chains, -1), generator)
+        x = draw_bernoulli(start.expand(n_chains, -1), generator)
         log_w = torch.zeros(n_chains, dtype=torch.float64, device=W.device)
         betas = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64).tolist()
         for before, beta in pairwise(betas):
             a, linear = x @ W.T + c, x @ (b - start)
             rise = functional.logsigmoid(-before * a) - functional.logsigmoid(-beta * a)
             log_w += (beta - before) * linear + rise.sum(-1)
-            h = bernoulli_draws(beta * a, generator)
-            x = bernoulli_draws((1 - beta) * start + beta * (h @ W + b), generator)
+            h = draw_bernoulli(beta * a, generator)
+            x = draw_bernoulli((1 - beta) * start + beta * (h @ W + b), generator)
         log_base = self.n_hidden * math.log(2) - float(functional.logsigmoid(-start).sum())
         log_mean = float(torch.logsumexp(log_w, 0)) - math.log(n_chains)
         stderr = float((log_w - log_mean).exp().std()) / math.sqrt(n_chains)  # of weights over their mean
@@ -182,8 +183,8 @@ class RBM(Model):
 class NormalisedRBM(BinaryMarginalisable):
     """log p(x) = −F(x) − log Z of an RBM whose smaller layer has at most 25 units (the paper uses 23).
 
-    Exact throughout. Anything but scores of complete rows costs a sum over all states for each pattern of
-    observed cells: about a second at H = 23. Its parameters are frozen copies, since log Z belongs to them.
+    All answers are exact. All but the scores of complete rows need a sum over all states for each pattern of
+    observed cells: about a second at H = 23. The parameters are frozen copies, since log Z depends on them.
 
     Args:
         rbm: the machine.
@@ -206,22 +207,22 @@ class NormalisedRBM(BinaryMarginalisable):
         return -self.rbm._free_energy(x) - self.log_z.double()
 
     def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        out = self._log_prob(x)  # what it is where all is observed
-        known = x.double() @ self.rbm.b.double() - self.log_z.double()  # x is zero where it is not observed
+        out = self._log_prob(x)  # of complete rows
+        linear = x.double() @ self.rbm.b.double() - self.log_z.double()  # x is zero where it is not observed
         for rows, _, states, c in self._groups(x, observed):
-            out[rows] = known[rows] + states.log_sum(c)
+            out[rows] = linear[rows] + states.log_sum(c)
         return out
 
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         for rows, free, states, c in self._groups(x, observed):
-            which = (free >= 0 if only is None else free == only).nonzero().squeeze(-1)
-            if len(which):
-                out[rows[:, None], free[which]] = states.logits(c, which)
+            positions = (free >= 0 if only is None else free == only).nonzero().squeeze(-1)
+            if len(positions):
+                out[rows[:, None], free[positions]] = states.logits(c, positions)
         return out
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
-        """A state of the smaller layer given the observed cells, then the rest given it: (n, B, D)."""
+        """Draw the state of the smaller layer, then the free variables given it: (n, B, D)."""
         out = x.expand(n, -1, -1).clone()
         for rows, free, states, c in self._groups(x, observed):
             out[:, rows[:, None], free] = states.draw(c, n, generator).to(x.dtype)
@@ -230,7 +231,7 @@ class NormalisedRBM(BinaryMarginalisable):
     def _groups(
         self, x: Tensor, observed: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, HiddenStates | VisibleStates, Tensor]]:
-        """Rows with the same observed cells, their free variables, the states, and hidden biases (R, H)."""
+        """For each pattern of observed cells: rows, free variables, states, and hidden biases (R, H)."""
         W, b, c = (p.double() for p in (self.rbm.W, self.rbm.b, self.rbm.c))
         kind = HiddenStates if self.rbm.n_hidden <= self.rbm.n_visible else VisibleStates
         patterns, index = observed.unique(dim=0, return_inverse=True)
@@ -263,7 +264,7 @@ def nade_from_rbm(rbm: RBM, ordering: Ordering) -> Autoregressive:
 
 
 def linear_table(c: Tensor) -> Tensor:
-    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64."""
+    """Σ_k c_k h_k for every state h: (…, H) -> (…, 2^H), float64."""
     c = c.double()
     sums = c.new_zeros(*c.shape[:-1], 1)
     for k in reversed(range(c.shape[-1])):
@@ -272,7 +273,7 @@ def linear_table(c: Tensor) -> Tensor:
 
 
 def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
-    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64."""
+    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) for every state h: W (H, D), b (D,) -> (2^H,), float64."""
     hidden, cut = len(weight), max(0, len(weight) - LOW_UNITS)
     weight, bias = weight.detach().double(), bias.detach().double()
     if weight.shape[1] == 0:
@@ -285,13 +286,13 @@ def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def bits(states: Tensor, units: int) -> Tensor:
-    """The values (…, units) of numbered states, first unit first, float64."""
+    """The unit values (…, units) of numbered states, the most significant bit first, float64."""
     shifts = torch.arange(units - 1, -1, -1, device=states.device)
     return (states.unsqueeze(-1) >> shifts & 1).double()
 
 
 def _by_logs(high: Tensor, low: Tensor) -> Tensor:
-    """The plain way: a block of outer states against all inner ones."""
+    """`softplus_table` in plain torch: a logarithm for each factor."""
     table = high.new_empty(high.shape[1], low.shape[1])
     rows = max(1, BLOCK.get(high.device.type, BLOCK["cpu"]) // low.numel())
     for start in range(0, len(table), rows):
@@ -301,10 +302,10 @@ def _by_logs(high: Tensor, low: Tensor) -> Tensor:
 
 
 def _by_products(high: Tensor, low: Tensor) -> Tensor:
-    """The fast way, on the CPU's threads."""
+    """`softplus_table` by a compiled kernel on the CPU: a logarithm for each product of factors."""
     from pynade.classical.rbm_kernel import TILE, UNROLL, products  # brings in numba
 
-    groups: list[list[int]] = [[]]  # runs of variables whose factors' largest product is still finite
+    groups: list[list[int]] = [[]]  # consecutive variables whose factors have a finite product
     total = 0.0
     for d, size in enumerate(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())).tolist()):
         if total + size > LARGEST:
@@ -312,11 +313,11 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
             total = 0.0
         groups[-1].append(d)
         total += size
-    width = max(-(-len(group) // UNROLL) for group in groups) * UNROLL
-    # variables by group, padded with factors 1 + 0 · 0; inner states by tile, padded with states never read
+    padded_width = max(-(-len(group) // UNROLL) for group in groups) * UNROLL
+    # variables by group, padded with factors 1 + 0 · 0; inner states by tile, padded with unused states
     tiles = -(-low.shape[1] // TILE)
-    outer = high.new_zeros(high.shape[1], len(groups), width)
-    inner = high.new_zeros(tiles, len(groups), width, TILE)
+    outer = high.new_zeros(high.shape[1], len(groups), padded_width)
+    inner = high.new_zeros(tiles, len(groups), padded_width, TILE)
     padded = functional.pad(low, (0, tiles * TILE - low.shape[1]))
     for g, group in enumerate(groups):
         outer[:, g, : len(group)] = high[group].T.exp()
@@ -324,17 +325,17 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     table = high.new_empty(high.shape[1], tiles * TILE)
     arrays = (outer.numpy(), inner.numpy(), table.numpy())
     step = max(1, len(table) // 64)
-    products(*arrays, 0, 1)  # compiles here, not in two threads at once
+    products(*arrays, 0, 1)  # compiles before threads call it
 
     def task(number: int) -> None:
         products(*arrays, number * step, min(len(table), (number + 1) * step))
 
-    share(task, -(-len(table) // step), torch.get_num_threads())
+    run_tasks(task, -(-len(table) // step), torch.get_num_threads())
     return table[:, : low.shape[1]].flatten()
 
 
 class HiddenStates:
-    """Sums over hidden units, the free visible ones summed out: of weights (H, free) and bias (free,)."""
+    """Sums over states of the hidden units, the free visible units (weights (H, free), bias) summed out."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.bias, self.hidden = weight, bias, len(weight)
@@ -348,19 +349,19 @@ class HiddenStates:
         return torch.logsumexp(self._outer_weights(c), -1)
 
     def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
-        """Free variables (n, R, free): the outer part of h, the inner part given it, then x given h."""
-        outer = choose(self._outer_weights(c), n, generator)  # (n, R)
+        """Draws of the free variables, (n, R, free): the outer part of h, its inner part, then x given h."""
+        outer = draw_indexes(self._outer_weights(c), n, generator)  # (n, R)
         inner_log = linear_table(c[:, self.outer :])
         inner = torch.empty_like(outer)
         size = max(1, STATES_BLOCK // inner_log.numel())
-        for some, drawn in zip(outer.split(size), inner.split(size), strict=True):
-            weights = self.table[some] + inner_log  # (some, R, 2^inner)
-            drawn.copy_(choose(weights.flatten(0, 1), 1, generator).view(drawn.shape))
+        for outer_part, inner_part in zip(outer.split(size), inner.split(size), strict=True):
+            weights = self.table[outer_part] + inner_log  # (draws, R, 2^inner)
+            inner_part.copy_(draw_indexes(weights.flatten(0, 1), 1, generator).view(inner_part.shape))
         h = bits(outer * self.table.shape[1] + inner, self.hidden)
-        return bernoulli_draws(h @ self.weight + self.bias, generator)
+        return draw_bernoulli(h @ self.weight + self.bias, generator)
 
     def logits(self, c: Tensor, which: Tensor) -> Tensor:
-        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        """Logits (R, which) of p(x_d = 1) of the free variables `which`."""
         inner_log, outer_log = linear_table(c[:, self.outer :]), linear_table(c[:, : self.outer])
         total = self.log_sum(c)
         weight = self.weight[:, which].T  # (which, H)
@@ -378,18 +379,18 @@ class HiddenStates:
         return one.log() - zero.log()
 
     def _outer_weights(self, c: Tensor) -> Tensor:
-        """Log-weights (R, 2^outer) of the outer part of h, the inner part summed by a matrix product."""
+        """Log-weights (R, 2^outer) of the outer part of h; a matrix product sums over the inner part."""
         inner_log = linear_table(c[:, self.outer :])
-        top = inner_log.amax(1, keepdim=True)
-        sums = (inner_log - top).exp() @ self.scaled.T
-        out = sums.log() + self.largest + top
-        for r in (sums < TINY).any(1).nonzero().squeeze(-1).tolist():  # the slow way loses nothing
+        largest = inner_log.amax(1, keepdim=True)
+        sums = (inner_log - largest).exp() @ self.scaled.T
+        out = sums.log() + self.largest + largest
+        for r in (sums < TINY).any(1).nonzero().squeeze(-1).tolist():  # repeat without underflow
             out[r] = torch.logsumexp(self.table + inner_log[r], 1)
         return out + linear_table(c[:, : self.outer])
 
 
 class VisibleStates:
-    """Sums over the free visible units, the hidden ones summed out; arguments as for `HiddenStates`."""
+    """Sums over states of the free visible units, the hidden units summed out; see `HiddenStates`."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.free, self.linear = weight, len(bias), linear_table(bias)
@@ -399,11 +400,11 @@ class VisibleStates:
         return torch.stack([torch.logsumexp(self._weights(row), 0) for row in c])
 
     def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
-        """Free variables (n, R, free)."""
-        return bits(torch.cat([choose(self._weights(r)[None], n, generator) for r in c], 1), self.free)
+        """Draws of the free variables, (n, R, free)."""
+        return bits(torch.cat([draw_indexes(self._weights(r)[None], n, generator) for r in c], 1), self.free)
 
     def logits(self, c: Tensor, which: Tensor) -> Tensor:
-        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        """Logits (R, which) of p(x_d = 1) of the free variables `which`."""
         out = c.new_empty(len(c), len(which))
         for r, row in enumerate(c):
             weights = self._weights(row)

@@ -7,8 +7,8 @@ import numpy as np
 
 from pynade.kernels.cpu_scalar import jit
 
-TILE = 64  # inner states whose products are kept together: eight vectors of float64 hide each other's latency
-UNROLL = 4  # variables for each time a tile's products are loaded and stored
+TILE = 64  # inner states computed together: eight independent vectors of float64 hide the latency
+UNROLL = 4  # variables for each load and store of a tile's products
 
 
 @jit(allocates=True)

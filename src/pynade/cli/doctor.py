@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pynade._version import __version__
-from pynade.atomic import LOCK, lock_of
+from pynade.atomic import LOCK, read_lock
 from pynade.cli.arguments import DataDir
 from pynade.cli.lazy import registry, torch
 from pynade.cli.screen import console
@@ -150,7 +150,7 @@ def locks(folder: Path) -> Lines:
         yield "ok", f"no locks in {folder}"
     for run in runs:
         try:
-            owner, in_use = lock_of(run)
+            owner, in_use = read_lock(run)
         except OSError as error:
             yield "note", f"{run} has a lock that cannot be read: {error.strerror or error}"
             continue

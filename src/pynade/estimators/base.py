@@ -15,8 +15,8 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from pynade.device import device_here, torch_device
-from pynade.digest import verifying
+from pynade.device import available_device, torch_device
+from pynade.digest import verify_digest
 from pynade.estimators.modules import processes, store, training
 from pynade.estimators.questions import Questions
 from pynade.estimators.registry import estimator_named
@@ -84,7 +84,7 @@ class DensityEstimator(Questions):
         with self._open_data(X, X_valid, source, path) as (X, X_valid, source):
             request = FitRequest(path, resume, tuple(callbacks), source)
             rows = self._rows(X, fitting=True, columns=columns)
-            seed = processes.of_first(self._seed(request))
+            seed = processes.value_of_first(self._seed(request))
             train, valid = self._split(rows, X_valid, seed)
             self._check(train, valid)
             self._fit(train, valid, seed, request)
@@ -281,14 +281,14 @@ def load_with_facts(path: Path | str) -> tuple[Any, dict[str, Any]]:
         if not (path / "model.safetensors").is_file():
             raise FileNotFoundError(f"{path} is no finished run folder: it has no model.safetensors")
         path = path / "model.safetensors"
-    with verifying(path):  # (runs while torch is imported)
+    with verify_digest(path):  # (runs while torch is imported)
         density, header = store.load_unverified(path)
     if "estimator" not in header:
         return density, header
     try:
         facts, fitted = header["estimator"], header["estimator"]["fitted"]
         estimator: Any = estimator_named(facts["name"].lower(), facts["params"])
-        estimator.device = device_here(estimator.device)
+        estimator.device = available_device(estimator.device)
         estimator.model_ = density
         estimator.history_ = training.History.from_json(fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)

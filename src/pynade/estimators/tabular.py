@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pynade.arguments import check_positive
-from pynade.device import at_most_threads, torch_device
+from pynade.device import limit_threads, torch_device
 from pynade.estimators.base import FitRequest
 from pynade.estimators.modules import (
     evaluation,
@@ -207,7 +207,7 @@ class TabularNADE(TableQuestions):
         valid = None if valid is None or len(valid) < 2 else valid
         self._plan: tuple[float, int] | None = None  # updates and scores within the time limit
         # in small products two threads gain little, and on a busy machine wait for each other mostly
-        with at_most_threads(1 if len(train) < SMALL else torch.get_num_threads()):
+        with limit_threads(1 if len(train) < SMALL else torch.get_num_threads()):
             if self.time_limit is not None:
                 request = self._within(train, valid, seed, request)
             super()._fit(train, valid, seed, request)
@@ -235,7 +235,7 @@ class TabularNADE(TableQuestions):
         scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
         left = 0.85 * (limit - (time.monotonic() - began))
         scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
-        self._plan = processes.of_first(((left - scored * scoring) / update, scored))
+        self._plan = processes.value_of_first(((left - scored * scoring) / update, scored))
 
         def over(_: Any) -> str | bool:
             return time.monotonic() - began > 0.9 * limit and f"the time limit of {limit:g} s was reached"
@@ -270,7 +270,7 @@ class TabularNADE(TableQuestions):
         """The weight of the mixture that makes the validation cells most likely, drawn towards its prior."""
         model, cells, shares = self.model_.float(), [], []
         with torch.no_grad():
-            for x, observed in likelihood.prefixes(valid, self.options().valid_draws, seed=0):
+            for x, observed in likelihood.draw_prefixes(valid, self.options().valid_draws, seed=0):
                 known = ~torch.isnan(x)
                 filled, todo = model.family.fill(x, known).float(), known & ~observed
                 features = model.family.encode(filled)

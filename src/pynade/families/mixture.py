@@ -63,7 +63,7 @@ class MixtureFamily(Real):
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components, by logsumexp."""
         whole = self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params
-        if whole and backends.choose("auto", eta.device, x, eta) == "numba":
+        if whole and backends.choose_kernel("auto", eta.device, x, eta) == "numba":
             from pynade.kernels import mixture as loops
 
             name, floor = self.standard.name, self.sigma_floor

@@ -16,7 +16,7 @@ from pynade.families.mixture import MixtureOfLogistics, interval_log_prob
 from pynade.families.normal_scores import choose_map, interpolate
 from pynade.kernels import backends
 from pynade.kernels.autograd import fused
-from pynade.kernels.private import forward_mode
+from pynade.kernels.private import forward_mode_active
 
 BEYOND = 1e4  # normal score of the ends of a bounded lattice
 INTERVALS = 6  # of normal scores, equally likely but for the ends, in the features of a number
@@ -307,7 +307,7 @@ class PerColumn(KeepsTypes, Family):
         more = torch.where(lattice, 0.0, log_slope - math.log(SHORT)).to(eta.dtype)
         a, b, width = (t.to(eta.dtype).expand(eta.shape[:-1]) for t in (a, b, width))
         own = eta[..., : 3 * n_components]
-        if backends.choose("auto", eta.device, eta) == "numba" and not forward_mode():
+        if backends.choose_kernel("auto", eta.device, eta) == "numba" and not forward_mode_active():
             from pynade.kernels.mixture import LogProb
 
             interval = LogProb("Interval", 0.0, self.sigma_floor, background=BACKGROUND)

@@ -1,4 +1,4 @@
-"""The public functions: check the arguments, choose a kernel by device and type, call it."""
+"""The public functions: they check the arguments, choose a kernel by device and type, and call it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ FUSED = {"numba": ("cpu", "pynade.kernels.cpu"), "triton": ("cuda", "pynade.kern
 KERNELS = ("auto", "reference", "dense", *FUSED)
 
 
-def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
+def choose_kernel(kernel: str, device: torch.device, *tensors: Tensor) -> str:
     """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, else the reference."""
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     supported = {tensor.dtype for tensor in tensors} <= {torch.float32, torch.float64}
     if kernel == "auto":
-        best = {"cpu": "numba", "cuda": "triton"}.get(device.type)
-        return best if best and supported and available(best) else "reference"
+        fastest = {"cpu": "numba", "cuda": "triton"}.get(device.type)
+        return fastest if fastest and supported and available(fastest) else "reference"
     if kernel in FUSED:
-        where = FUSED[kernel][0]
-        if device.type != where and not (kernel == "triton" and interpreting()):
-            raise ValueError(f"kernel {kernel!r} runs on {where} tensors, not on {device.type}")
+        required = FUSED[kernel][0]
+        if device.type != required and not (kernel == "triton" and interpreting()):
+            raise ValueError(f"kernel {kernel!r} runs on {required} tensors, not on {device.type}")
         if not supported:
             raise TypeError(f"kernel {kernel!r} takes float32 and float64, not {tensors[0].dtype}")
     return kernel
@@ -59,7 +59,7 @@ def available(kernel: str) -> bool:
 
 @dataclass(frozen=True)
 class Uniforms:
-    """(rows, columns) uniform numbers, given by a seed and drawn where they are used.
+    """Uniform numbers (rows, columns), defined by a seed and generated where they are used.
 
     Example:
         >>> u = Uniforms.draw(2, 3, torch.Generator().manual_seed(0))
@@ -76,14 +76,14 @@ class Uniforms:
 
     @classmethod
     def draw(cls, rows: int, columns: int, generator: torch.Generator | None) -> Uniforms:
-        """With a seed from the generator."""
+        """Uniform numbers whose seed the generator draws."""
         device = generator.device if generator is not None else "cpu"
         return cls(rows, columns, int(torch.randint(2**63 - 1, (), generator=generator, device=device)))
 
     def tensor(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
+        """All numbers as a tensor; on the CPU with numba, drawn by several threads, as in the sampler."""
         shape = (self.rows, self.columns)
-        if choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
+        if choose_kernel("auto", device, torch.empty(0, dtype=dtype)) == "numba":
             from pynade.kernels.cpu import fill
 
             return fill(torch.empty(shape, dtype=dtype), self.seed)
@@ -101,10 +101,9 @@ def recurrence(
     activation: str,
     kernel: str = "auto",
 ) -> Tensor:
-    """All D conditionals in O(HD) per row (eqs. 2, 4, 5).
+    """Parameters of all D conditionals, in O(HD) per row (eqs. 2, 4, 5).
 
-    With a_1 = c and a_d = a_{d-1} + W[o_{d-1}] x_{o_{d-1}}, the outputs are eta_{o_d} = V[o_d] act(a_d) +
-    b_{o_d}.
+    With a_1 = c and a_d = a_{d-1} + W[o_{d-1}] x_{o_{d-1}}: eta_{o_d} = V[o_d] act(a_d) + b_{o_d}.
 
     Args:
         features: (B, D, F). The fused kernels take F = 1; more goes to the reference.
@@ -114,9 +113,9 @@ def recurrence(
         bias: b, (D, P).
         order: (D,), the variable at each step.
         activation: "sigmoid", "relu" or "tanh".
-        kernel: "auto", "reference", "dense", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for
-            the device of the features (`dense` where D is small and P is large), and the reference where its
-            compiler is missing (with one warning) or for types other than float32 and float64.
+        kernel: "auto", "reference", "dense", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused kernel
+            of the features' device ("dense" where D is small and P is large), or the reference if the
+            compiler is missing (with one warning) or the type is neither float32 nor float64.
 
     Returns:
         eta (B, D, P), indexed by variable (not by step).
@@ -133,11 +132,11 @@ def recurrence(
     if n_features != 1 and kernel in FUSED:
         raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {n_features}")
     kernel = "reference" if n_features != 1 and kernel == "auto" else kernel
-    kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
+    kernel = _choose_checked(activation, kernel, features, weight, hidden_bias, output, bias)
     if kernel not in FUSED:
-        plain = reference.dense if kernel == "dense" else reference.recurrence
-        return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
-    x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
+        function = reference.dense if kernel == "dense" else reference.recurrence
+        return function(features, Weights(weight, hidden_bias, output, bias, order), activation)
+    x, *parts = _to_common_type(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
     _check_shapes(Weights._make((*parts, order)), x.shape[1])
     member = (t.unsqueeze(0) for t in (x, *parts, order))
     return fused(Recurrence(importlib.import_module(FUSED[kernel][1]), activation), *member).squeeze(0)
@@ -193,29 +192,29 @@ def sample(
     if noise is not None and n_params % 3:
         raise ValueError(f"mixtures have 3K parameters per variable, not {n_params}")
     parts[0] = parts[0].reshape(len(parts[0]), parts[0].shape[-1])
-    given = {n: t for n, t in (("uniforms", uniforms), ("noise", noise)) if isinstance(t, Tensor)}
-    kernel = _checked(activation, kernel, *parts, *given.values())
+    numbers = {n: t for n, t in (("uniforms", uniforms), ("noise", noise)) if isinstance(t, Tensor)}
+    kernel = _choose_checked(activation, kernel, *parts, *numbers.values())
     if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
-        uniforms = given["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
+        uniforms = numbers["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
     if kernel not in FUSED:
-        return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
-    _check_shapes(Weights._make((*parts, order)), n_variables, len(uniforms), **given)
-    tensors = _alike(*parts, *given.values())
-    own, numbers = Weights._make((*tensors[:4], order)), dict(zip(given, tensors[4:], strict=True))
+        return reference.sample(Weights._make((*parts, order)), numbers["uniforms"], noise, activation)
+    _check_shapes(Weights._make((*parts, order)), n_variables, len(uniforms), **numbers)
+    tensors = _to_common_type(*parts, *numbers.values())
+    weights_cast, cast = Weights._make((*tensors[:4], order)), dict(zip(numbers, tensors[4:], strict=True))
     draw = importlib.import_module(FUSED[kernel][1]).sample
-    drawn: Tensor = draw(own, numbers.get("uniforms", uniforms), numbers.get("noise"), activation)
+    drawn: Tensor = draw(weights_cast, cast.get("uniforms", uniforms), cast.get("noise"), activation)
     return drawn
 
 
-def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
+def _choose_checked(activation: str, kernel: str, *tensors: Tensor) -> str:
     if activation not in reference.ACTIVATIONS:
         known = ", ".join(reference.ACTIVATIONS)
         raise ValueError(f"unknown activation {activation!r}; known: {known}")
-    return choose(kernel, tensors[0].device, *tensors)
+    return choose_kernel(kernel, tensors[0].device, *tensors)
 
 
 def _check_shapes(weights: Weights, n_variables: int, rows: int = 0, **others: Tensor) -> None:
-    """Compiled loops do not check indexes, so shapes are compared here; others are (rows, D)."""
+    """Raise a ValueError for a wrong shape (compiled loops do not check indexes); others are (rows, D)."""
     D, H, P = n_variables, weights.hidden_bias.shape[-1], weights.bias.shape[-1]
     shapes = {"weight": (D, H), "hidden_bias": (H,), "output": (D, P, H), "bias": (D, P), "order": (D,)}
     for name, tensor in (weights._asdict() | others).items():
@@ -224,7 +223,7 @@ def _check_shapes(weights: Weights, n_variables: int, rows: int = 0, **others: T
             raise ValueError(f"{name} should have shape {shape}, not {tuple(tensor.shape)}")
 
 
-def _alike(*tensors: Tensor) -> list[Tensor]:
-    """All in their common type."""
+def _to_common_type(*tensors: Tensor) -> list[Tensor]:
+    """The tensors in their common floating-point type."""
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else tensors[0].dtype
     return [tensor.to(dtype) for tensor in tensors]

@@ -14,17 +14,17 @@ from pynade.kernels.cpu_scalar import jit
 
 
 def suits(tensors: Sequence[Tensor]) -> bool:
-    """Whether all are float32 numbers side by side."""
+    """Whether all tensors are float32, contiguous and on the CPU."""
     return all(t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
 
 
 def update(tensors: Sequence[Tensor], numbers: Sequence[float], constants: Sequence[float]) -> None:
-    """Change a weight, Adam's two averages and the running average of the weight in place.
+    """Update a weight, Adam's two averages and the running average of the weight in place.
 
     Args:
         tensors: weight, gradient, the two averages, the running average.
-        numbers: learning rate, its product with AdamW's decay, corrections of the two averages, and the share
-            of the way to the new weight that the running average moves.
+        numbers: learning rate, its product with AdamW's decay, bias corrections of the two averages, and one
+            minus the decay of the running average.
         constants: Adam's beta1, beta2 and epsilon.
     """
     flat = [t.detach().numpy().reshape(-1) for t in tensors]

@@ -1,8 +1,9 @@
 """Inner loops of the CPU kernels over hidden units, written so that LLVM vectorises them.
 
-Everything works on *lanes*, runs of `LANE` values in flat, aligned buffers. Those of a row's state, or of a
-tile, lie at constant distances, so one comparison shows that they do not overlap; for separate arrays LLVM
-emits scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned.
+All functions work on *lanes*: `LANE` consecutive values of a flat, aligned buffer. The lanes of one row's
+state, or of a tile, have constant distances, so that LLVM can exclude overlaps by one comparison; for
+separate arrays it emits scalar code. For the same reason divisions by zero do not raise, and offsets are
+unsigned. A lane is given as a buffer and an offset: (s, o), (w, i), (v, j).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -11,29 +12,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from pynade.kernels.cpu_scalar import FAST, PRECISE, STEEPEST, bits, jit, power, value_of
+from pynade.kernels.cpu_scalar import FAST, LARGEST_ODDS, PRECISE, bits, jit, power, value_of
 from pynade.kernels.reference import CODES
 
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
-ODDS = len(CODES)  # the sigmoid of binary data, see `advance`
+ODDS = len(CODES)  # code of a faster method for the sigmoid of binary data, see `advance`
 
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass
-LANE = 512  # hidden units worked on together: a few such lanes per row fit the first two cache levels
-GROUP = 32  # rows that go forward side by side …
-FOUR = 4  # … so many at a time in `dots`
-ROUND = 64  # widths are padded to this many units, the step of the unrolled vector loop
-SHORT = 256  # the same going back, where a row has more of them
-FORWARD_STATE = 2 * LANE  # a row's lanes: pre-activation a, activation h
-BACKWARD_STATE = 4 * SHORT  # … then g = d/da, and q = d/dh not yet in g
-PAIR = 2 * SHORT  # a tile row of the backward pass: the weights, then their gradient
-# offsets in a row's state: of h going forward; of h, g and q going back; of gradients and rows in tiles
+LANE = 512  # hidden units of a lane: a few lanes per row fit the first two cache levels
+GROUP = 32  # rows that the forward pass computes together
+FOUR = 4  # rows that `dots` computes together
+ROUND = 64  # widths are padded to multiples of this, the step of the unrolled vector loop
+SHORT = 256  # hidden units of a lane in the backward pass, where a row has four lanes
+FORWARD_STATE = 2 * LANE  # lanes of a row in the forward pass: pre-activation a, activation h
+BACKWARD_STATE = 4 * SHORT  # lanes of a row in the backward pass: a, h, g = d/da, q = d/dh not yet in g
+PAIR = 2 * SHORT  # a tile row of the backward pass: weights, then their gradients
+# offsets of h in a forward state; of h, g and q in a backward state; of gradients and tile rows in tiles
 H = np.uint64(LANE)
 BACK_H, G, Q, GRAD, TWIN, ROW = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2, 4))
 
 
 @jit(inline=True)
 def squash(a, one, code):
-    """The activation; the branch on its code is lifted out of the loops that call this. NaN stays NaN."""
+    """The activation; LLVM moves the branch on its code out of the calling loop. NaN stays NaN."""
     if code == SIGMOID:
         return one / (one + power(-a, FAST))
     if code == RELU:
@@ -55,19 +56,19 @@ def slope(h, one, code):
 
 @jit(inline=True)
 def copy(to, j, rows, i, width):
-    """So many values of a matrix from i on into a tile; returns 0, or NaN if they are not finite."""
+    """Copy `width` values of a matrix, from i on, into a tile; returns 0, or NaN if one is not finite."""
     zero = to.dtype.type(0)
-    nothing = zero
+    zeros = zero
     for k in range(width):
         value = rows[i + k]
         to[j + k] = value
-        nothing += zero * value
-    return nothing
+        zeros += zero * value
+    return zeros
 
 
 @jit(inline=True)
 def load(to, j, rows, i, width, code):
-    """`copy`, of e^-value for `ODDS`; returns 1 (`ODDS`: the least), 0 if one is not finite or too large."""
+    """Copy values (`ODDS`: e^-value); returns 0 if one is invalid, else 1 (`ODDS`: the smallest e^-value)."""
     zero, one = to.dtype.type(0), to.dtype.type(1)
     if code != ODDS:
         return one if copy(to, j, rows, i, width) == zero else zero
@@ -75,36 +76,36 @@ def load(to, j, rows, i, width, code):
     for k in range(width):
         odds = power(-rows[i + k], PRECISE)
         to[j + k] = odds
-        low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
-    usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
-    return value_of(low) if usable else zero  # NaN is beyond one or the other
+        low, high = min(low, bits(odds)), max(high, bits(odds))  # LLVM does not vectorise minima of floats
+    usable = (low > bits(one / to.dtype.type(LARGEST_ODDS))) & (high < bits(to.dtype.type(LARGEST_ODDS)))
+    return value_of(low) if usable else zero  # the bits of a NaN are out of range
 
 
 @jit(inline=True)
 def fetch(w, v, at_w, at_v, stride, weights, outputs, i, n_params, hidden, k0, width, code):
-    """One step's weights into tiles: variable i's units from k0 on, padded to `width`; returns as `load`."""
+    """Copy variable i's rows of W and V, units from k0 on, to padded tiles; returns as `load`."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     units = max(0, min(width, hidden - k0))
-    some = np.uint64(units)
-    mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), some, code)
+    unsigned_units = np.uint64(units)
+    mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), unsigned_units, code)
     w[at_w + units : at_w + width] = one if code == ODDS else zero
     for p in range(n_params):
         start = at_v + p * stride
-        copy(v, np.uint64(start), outputs, np.uint64((i * n_params + p) * hidden + k0), some)
+        copy(v, np.uint64(start), outputs, np.uint64((i * n_params + p) * hidden + k0), unsigned_units)
         v[start + units : start + width] = zero
     return mark
 
 
 @jit(inline=True)
 def add(to, i, tile, j, width, first):
-    """The other way, adding to what is there unless this is the first."""
+    """Add a tile's values to a matrix; `first` overwrites instead."""
     for k in range(width):
         to[i + k] = tile[j + k] if first else to[i + k] + tile[j + k]
 
 
 @jit(inline=True)
 def permute(to, rows, order, n_params):
-    """rows (D, P) flattened in step order."""
+    """Write rows (D, P), flattened, in the order of steps."""
     for d in range(len(order)):
         i = order[d] * n_params
         for p in range(n_params):
@@ -113,7 +114,7 @@ def permute(to, rows, order, n_params):
 
 @jit(inline=True)
 def activate(s, o, to, width, code):
-    """h = act(a), `to` values further on."""
+    """h = act(a), stored `to` values after a."""
     one = s.dtype.type(1)
     for k in range(width):
         s[o + to + k] = squash(s[o + k], one, code)
@@ -121,11 +122,11 @@ def activate(s, o, to, width, code):
 
 @jit(inline=True)
 def advance(s, o, x, w, i, v, j, width, code):
-    """a += x w; h = act(a); returns h v, which takes no time where it is not used.
+    """a += x w; h = act(a); returns h · v, which the compiler omits where it is not used.
 
     With `ODDS` the state is e^-a, w holds e^-w, and x is one: a step of the sigmoid is then a multiplication,
-    an addition and a division, without an exponential. States must not become too small to be exact
-    (`shrunk`); one that becomes infinite stays so.
+    an addition and a division, without an exponential. States must not become so small that they lose digits
+    (`shrunk`); a state that becomes infinite stays infinite.
     """
     y, one = s.dtype.type(0), s.dtype.type(1)
     for k in range(width):
@@ -139,14 +140,14 @@ def advance(s, o, x, w, i, v, j, width, code):
 
 @jit(inline=True)
 def shrunk(bounds, r, factor, s, o, lanes, width):
-    """Whether row r has a state of `ODDS` that is too small, after a step whose least e^-w is `factor`."""
+    """Whether a state (`ODDS`) of row r is too small after a step whose smallest e^-w is `factor`."""
     tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
-    bounds[r] *= factor  # at most the least state; the states are looked at only when this becomes too small
+    bounds[r] *= factor  # a lower bound of the states, which are read only when it becomes too small
     if bounds[r] < tiny:
         low = bits(s.dtype.type(1))
         for _ in range(lanes):
             for k in range(width):
-                low = min(low, bits(s[o + k]))  # a minimum of floats would not become vector code
+                low = min(low, bits(s[o + k]))  # LLVM does not vectorise minima of floats
             o += np.uint64(FORWARD_STATE)
         bounds[r] = value_of(low)
     return bounds[r] < tiny
@@ -154,7 +155,7 @@ def shrunk(bounds, r, factor, s, o, lanes, width):
 
 @jit(inline=True)
 def dot(s, o, v, j, width):
-    """The lane of s at o, times v."""
+    """Dot product of the lane of s at o and the lane of v at j."""
     y = s.dtype.type(0)
     for k in range(width):
         y += s[o + k] * v[j + k]
@@ -183,7 +184,7 @@ def dots(s, o, row, v, j, width, out, q, r):
 
 @jit(inline=True)
 def flush(s, o, width, code):
-    """g += q act'(h); q = 0: to be done before h changes."""
+    """g += q act'(h); q = 0. It has to be done before h changes."""
     one = s.dtype.type(1)
     for k in range(width):
         s[o + G + k] += s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
@@ -192,7 +193,7 @@ def flush(s, o, width, code):
 
 @jit(inline=True)
 def retreat(s, o, x, w, i, e, v, j, width, code):
-    """A step back in one pass: `flush`, gW += x g, a -= x W, h = act(a), `gather` one output of that h."""
+    """One step of the backward pass: `flush`, gW += x g, a -= x W, h = act(a), `gather` of one output."""
     one = s.dtype.type(1)
     for k in range(width):
         g = s[o + G + k] + s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
@@ -228,7 +229,7 @@ def fours(e, r, p):
 
 @jit(inline=True)
 def gather4(s, o, rows, v, j, width):
-    """`gather` for four tile rows; `rows` has their four gradients for each row of state from o on."""
+    """`gather` of four outputs; `rows` has their four gradients for each row of states from o on."""
     zero, j1, j2, j3 = s.dtype.type(0), j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
     for k in range(width):
         v0, v1, v2, v3 = v[j + k], v[j1 + k], v[j2 + k], v[j3 + k]

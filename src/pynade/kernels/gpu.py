@@ -1,8 +1,8 @@
 """The NADE recurrence on CUDA, in Triton: many short recurrences instead of one long one.
 
-The D steps are cut into segments, whose first pre-activation is a matrix product of the inputs before: all
-segments, blocks of rows and blocks of hidden units run at once. No two programs add to the same place, and
-the host reads no value, so that all of it can be captured in a CUDA graph.
+The D steps are divided into segments. The first pre-activation of each segment is a matrix product of the
+inputs before it, so that all segments, blocks of rows and blocks of hidden units run in parallel. No two
+programs write to the same address, and the host reads no value, so that a CUDA graph can capture everything.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pynade.kernels.reference import CODES, Weights
 
-PROGRAMS = 2048  # programs (warps of 32 rows or units) that use a large GPU fully
-SHORTEST = 8  # steps in a segment, at least
+PROGRAMS = 2048  # programs (warps of 32 rows or units) that occupy a large GPU
+SHORTEST = 8  # steps of a segment, at least
 WARP = 32
 BERNOULLI, MIXTURE = 0, 1
 Sizes = tuple[int, ...]
@@ -37,7 +37,7 @@ def squash(a, ACT: tl.constexpr):
 
 @triton.jit
 def slope(h, ACT: tl.constexpr):
-    """Its derivative, from its value."""
+    """The derivative of the activation, computed from its value h."""
     if ACT == 0:
         s = h * (1 - h)
     elif ACT == 1:
@@ -54,7 +54,7 @@ def _forward(
 ):  # fmt: skip
     """Partial eta (M, blocks of units, D, P, B) of one segment, block of rows and block of units.
 
-    x (M, D, B), W (M, D, H), V (M, D, P, H), all by step; start (M, S, B, H). A thread has a row of units.
+    x (M, D, B), W (M, D, H), V (M, D, P, H) by step; start (M, S, B, H). A thread computes units of a row.
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     m, rows = (block // row_blocks).to(tl.int64), (block % row_blocks) * ROWS + tl.arange(0, ROWS)
@@ -62,8 +62,8 @@ def _forward(
     units = unit_block * UNITS + tl.arange(0, UNITS)
     segment = tl.program_id(2)
     in_rows, in_units = rows < B, units < H
-    both = in_units[:, None] & in_rows[None, :]
-    a = tl.load(start + ((m * S + segment) * B + rows[None, :]) * H + units[:, None], mask=both, other=0.0)
+    in_tile = in_units[:, None] & in_rows[None, :]
+    a = tl.load(start + ((m * S + segment) * B + rows[None, :]) * H + units[:, None], mask=in_tile, other=0.0)
     for d in range(segment * LENGTH, tl.minimum(D, (segment + 1) * LENGTH)):
         step = m * D + d
         h = squash(a, ACT)
@@ -80,11 +80,13 @@ def _backward(
     x, weight, output, start, grad_eta, total, grad_weight, grad_output, grad_x, B, D, H, P, S, LENGTH,
     ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, NEED_X: tl.constexpr,
 ):  # fmt: skip
-    """One segment, forwards: p_d is the sum of d/da over its steps up to d, G from its start to the end.
+    """Partial gradients of one segment, computed in the forward direction.
 
-    So gW[d] = Σ_b x_bd (G_b - p_bd), of which a matrix product is the first part. grad_eta (M, D, P, B) is by
-    step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D, B) get Σ x p and Σ W p, to
-    be subtracted, grad_output (blocks of rows, M, D, P, H) its sums, `total` (M, S, B, H) p at the end.
+    p_d is the sum of the gradients of a over the segment's steps up to d, G that from the segment's start to
+    the last step of all. So gW[d] = Σ_b x_bd (G_b - p_bd), whose first part is a matrix product. grad_eta is
+    (M, D, P, B). The kernel writes Σ x p to grad_weight (blocks of rows, M, D, H) and Σ W p to grad_x (blocks
+    of units, M, D, B), which are subtracted later, the gradient of V to grad_output (blocks of rows, M, D, P,
+    H), and p at the end of the segment to `total` (M, S, B, H).
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     members = tl.num_programs(0) // row_blocks
@@ -94,33 +96,34 @@ def _backward(
     units = unit_block * UNITS + tl.arange(0, UNITS)
     segment = tl.program_id(2)
     in_rows, in_units = rows < B, units < H
-    both = in_rows[:, None] & in_units[None, :]
-    here = ((m * S + segment) * B + rows[:, None]) * H + units[None, :]
-    a = tl.load(start + here, mask=both, other=0.0)
-    so_far = tl.zeros_like(a)
+    in_tile = in_rows[:, None] & in_units[None, :]
+    offsets = ((m * S + segment) * B + rows[:, None]) * H + units[None, :]
+    a = tl.load(start + offsets, mask=in_tile, other=0.0)
+    running = tl.zeros_like(a)
     for d in range(segment * LENGTH, tl.minimum(D, (segment + 1) * LENGTH)):
         step = m * D + d
-        mine = (row_block * members + m) * D + d  # this block of rows' own place
+        own_step = (row_block * members + m) * D + d  # index of the results of this block of rows
         h = squash(a, ACT)
         grad_h = tl.zeros_like(a)
         for p in range(P):
             v = tl.load(output + (step * P + p) * H + units, mask=in_units, other=0.0)
             e = tl.load(grad_eta + (step * P + p) * B + rows, mask=in_rows, other=0.0)
             grad_h += e[:, None] * v[None, :]
-            tl.store(grad_output + (mine * P + p) * H + units, tl.sum(e[:, None] * h, axis=0), mask=in_units)
-        so_far += grad_h * slope(h, ACT)
+            grad_v = tl.sum(e[:, None] * h, axis=0)
+            tl.store(grad_output + (own_step * P + p) * H + units, grad_v, mask=in_units)
+        running += grad_h * slope(h, ACT)
         xs = tl.load(x + step * B + rows, mask=in_rows, other=0.0)
         w = tl.load(weight + step * H + units, mask=in_units, other=0.0)
-        tl.store(grad_weight + mine * H + units, tl.sum(xs[:, None] * so_far, axis=0), mask=in_units)
+        tl.store(grad_weight + own_step * H + units, tl.sum(xs[:, None] * running, axis=0), mask=in_units)
         if NEED_X:
-            place = ((unit_block * members + m) * D + d) * B
-            tl.store(grad_x + place + rows, tl.sum(so_far * w[None, :], axis=1), mask=in_rows)
+            grad_x_offset = ((unit_block * members + m) * D + d) * B
+            tl.store(grad_x + grad_x_offset + rows, tl.sum(running * w[None, :], axis=1), mask=in_rows)
         a += xs[:, None] * w[None, :]
-    tl.store(total + here, so_far, mask=both)
+    tl.store(total + offsets, running, mask=in_tile)
 
 
-def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, dict[str, int]]:
-    """x, W and V by step; the programs; the sizes that the kernels take; rows, units, warps of a program."""
+def _launch_arguments(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, dict[str, int]]:
+    """x, W and V by step; the grid; the sizes that the kernels take; rows, units and warps of a program."""
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
     warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * max(1, rows // WARP)
@@ -134,17 +137,17 @@ def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, 
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
-    """As `cpu.forward`; the tape (M, S, B, H) holds the *start* of each segment, and is always there."""
+    """As `cpu.forward`; the tape (M, S, B, H), always computed, has the *start* of each segment."""
     members, batch, n_variables = x.shape
-    (x, weight, output), grid, sizes, tile = _prepared(x, weights)
-    cut, whole = (sizes[4] - 1, sizes[5]), (sizes[4] - 1) * sizes[5]  # all segments but the last
-    updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
-    first = weights.hidden_bias[:, None, None].expand(-1, 1, batch, -1)
-    start = torch.cat((first, updates), 1).cumsum(1)  # c plus all segments before
-    parts = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
+    (x, weight, output), grid, sizes, tile = _launch_arguments(x, weights)
+    shape, n_before = (sizes[4] - 1, sizes[5]), (sizes[4] - 1) * sizes[5]  # all segments but the last
+    updates = x[:, :n_before].unflatten(1, shape).transpose(2, 3) @ weight[:, :n_before].unflatten(1, shape)
+    initial = weights.hidden_bias[:, None, None].expand(-1, 1, batch, -1)
+    start = torch.cat((initial, updates), 1).cumsum(1)  # c plus all segments before
+    partial_eta = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
     if batch:
-        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], **tile)
-    eta = _by_step(parts.sum(1), _rank(weights.order)).permute(0, 3, 1, 2)
+        _forward[grid](x, weight, output, start, partial_eta, *sizes, CODES[activation], **tile)
+    eta = _by_step(partial_eta.sum(1), _rank(weights.order)).permute(0, 3, 1, 2)
     return eta + weights.bias.unsqueeze(1), start
 
 
@@ -153,30 +156,32 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (empty unless `need_x`), W, c and V."""
     members, batch, _ = x.shape
-    (x, weight, output), grid, sizes, tile = _prepared(x, weights)
+    (x, weight, output), grid, sizes, tile = _launch_arguments(x, weights)
     cut, rank, row_blocks = (sizes[5], sizes[4]), _rank(weights.order), grid[0] // members
     grad_eta = _by_step(grad_eta.permute(0, 2, 3, 1), weights.order)
     total = torch.empty_like(tape)
-    gw, gv = x.new_empty(row_blocks, *weight.shape), x.new_empty(row_blocks, *output.shape)
-    gx = x.new_empty(grid[1] if need_x else 0, *x.shape)
-    tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
+    partial_weight = x.new_empty(row_blocks, *weight.shape)
+    partial_output = x.new_empty(row_blocks, *output.shape)
+    partial_x = x.new_empty(grid[1] if need_x else 0, *x.shape)
     if batch:
-        _backward[grid](*tensors, *sizes, CODES[activation], NEED_X=need_x, **tile)
-    reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
-    grad_weight = _segment_product(x, reach, *cut) - gw.sum(0)
+        tensors = (x, weight, output, tape.contiguous(), grad_eta, total)
+        results = (partial_weight, partial_output, partial_x)
+        _backward[grid](*tensors, *results, *sizes, CODES[activation], NEED_X=need_x, **tile)
+    grad_sums = total.flip(1).cumsum(1).flip(1)  # G of each segment
+    grad_weight = _segment_product(x, grad_sums, *cut) - partial_weight.sum(0)
     grad_x = x.new_empty(members, 0, 0)
     if need_x:
-        grad_x = _segment_product(weight, reach.transpose(2, 3), *cut) - gx.sum(0)
+        grad_x = _segment_product(weight, grad_sums.transpose(2, 3), *cut) - partial_x.sum(0)
         grad_x = _by_step(grad_x, rank).transpose(1, 2)
-    return grad_x, _by_step(grad_weight, rank), reach[:, 0].sum(1), _by_step(gv.sum(0), rank)
+    return grad_x, _by_step(grad_weight, rank), grad_sums[:, 0].sum(1), _by_step(partial_output.sum(0), rank)
 
 
 def _by_step(tensor: Tensor, order: Tensor) -> Tensor:
-    """(M, D, …) with axis 1 taken in the given order, (1, D) for all members or (M, D), contiguous."""
+    """A contiguous copy of (M, D, …) with axis 1 in this order, (M, D), or (1, D) for all members."""
     if len(order) == 1:
         return tensor.index_select(1, order[0])
-    first = torch.arange(0, order.numel(), order.shape[1], device=order.device)  # place of a member's first
-    return tensor.flatten(0, 1).index_select(0, (first.unsqueeze(1) + order).flatten()).view_as(tensor)
+    offset = torch.arange(0, order.numel(), order.shape[1], device=order.device)
+    return tensor.flatten(0, 1).index_select(0, (offset.unsqueeze(1) + order).flatten()).view_as(tensor)
 
 
 def _rank(order: Tensor) -> Tensor:
@@ -186,10 +191,10 @@ def _rank(order: Tensor) -> Tensor:
 
 
 def _segment_product(left: Tensor, right: Tensor, length: int, segments: int) -> Tensor:
-    """left (M, D, K) times right (M, S, K, N), each step with the matrix of its segment: (M, D, N)."""
-    whole = (segments - 1) * length
-    head = left[:, :whole].unflatten(1, (segments - 1, length)) @ right[:, :-1]
-    return torch.cat((head.flatten(1, 2), left[:, whole:] @ right[:, -1]), 1)
+    """left (M, D, K) @ right (M, S, K, N), each step with the matrix of its segment: (M, D, N)."""
+    n_before = (segments - 1) * length
+    head = left[:, :n_before].unflatten(1, (segments - 1, length)) @ right[:, :-1]
+    return torch.cat((head.flatten(1, 2), left[:, n_before:] @ right[:, -1]), 1)
 
 
 @triton.jit
@@ -197,7 +202,7 @@ def _sample(
     weight, hidden_bias, output, bias, uniforms, noise, x, B, D, H, P,
     FAMILY: tl.constexpr, ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a block of rows; W (D, H), V (D, P, H), b (D, P), uniforms, noise, x (D, B), by step."""
+    """All steps of a block of rows; W (D, H), V (D, P, H), b (D, P), uniforms, noise and x (D, B) by step."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     units, params = tl.arange(0, UNITS), tl.arange(0, PARAMS)
     in_rows, in_units = rows < B, units < H
@@ -217,13 +222,13 @@ def _sample(
         else:
             components = P // 3
             is_logit = (params < components)[None, :]
-            top = tl.max(tl.where(is_logit, eta, -float("inf")), axis=1)
-            share = tl.where(is_logit, tl.exp(tl.where(is_logit, eta - top[:, None], 0.0)), 0.0)
+            largest = tl.max(tl.where(is_logit, eta, -float("inf")), axis=1)
+            share = tl.where(is_logit, tl.exp(tl.where(is_logit, eta - largest[:, None], 0.0)), 0.0)
             cumulative = tl.cumsum(share / tl.sum(share, axis=1)[:, None], axis=1)
-            below = (cumulative <= uniform[:, None]) & (params < components - 1)[None, :]
-            chosen = tl.sum(below.to(tl.int32), axis=1)[:, None]
-            location = tl.sum(tl.where(params[None, :] == components + chosen, eta, 0.0), axis=1)
-            log_scale = tl.sum(tl.where(params[None, :] == 2 * components + chosen, eta, 0.0), axis=1)
+            skipped = (cumulative <= uniform[:, None]) & (params < components - 1)[None, :]
+            component = tl.sum(skipped.to(tl.int32), axis=1)[:, None]
+            location = tl.sum(tl.where(params[None, :] == components + component, eta, 0.0), axis=1)
+            log_scale = tl.sum(tl.where(params[None, :] == 2 * components + component, eta, 0.0), axis=1)
             value = location + tl.exp(log_scale) * tl.load(noise + d * B + rows, mask=in_rows, other=0.0)
         value = value.to(weight.dtype.element_ty)
         tl.store(x + d * B + rows, value, mask=in_rows)

@@ -1,6 +1,6 @@
-"""Interfaces of other libraries that are not public, and may go: without them results stay, time is lost.
+"""Private interfaces of other libraries, which may disappear: without them results are the same, but slower.
 
-| interface | seen to work with | what it gives | without it |
+| interface | tested with | what it provides | without it |
 | --- | --- | --- | --- |
 | `GOMP_parallel` of the libgomp in torch | torch 2.13, Linux | torch's threads | a thread pool |
 | `_nrt` of `numba.njit` | numba 0.68 | no reference counts in inner loops | with them |
@@ -31,7 +31,7 @@ _OTHER_NAMES: dict[str, Callable[..., Tensor]] = {
 
 @cache
 def openmp() -> Callable[[Callable[[Any], None], int], None] | None:
-    """Runs a function of one argument, which means nothing, on so many of torch's own threads, or None."""
+    """A function that runs a callback on n of torch's threads, or None; the callback's argument is unused."""
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         parallel = getattr(ctypes.CDLL(str(path)), "GOMP_parallel", None)
         if parallel is not None:
@@ -44,29 +44,29 @@ def openmp() -> Callable[[Callable[[Any], None], int], None] | None:
 def reference_counts(wanted: bool) -> dict[str, bool]:
     """The option of `numba.njit` that decides whether compiled code counts references to arrays."""
     try:
-        known = importlib.import_module("numba.core.options").DefaultOptions
+        options_class = importlib.import_module("numba.core.options").DefaultOptions
     except (ImportError, AttributeError):
         return {}
-    return {"_nrt": wanted} if hasattr(known, "_nrt") else {}
+    return {"_nrt": wanted} if hasattr(options_class, "_nrt") else {}
 
 
-def mapped() -> bool:
-    """Whether `torch.func` (vmap, grad, …) or forward-mode differentiation is active, or may be."""
+def transforms_active() -> bool:
+    """Whether a `torch.func` transform (vmap, grad, …) or forward-mode differentiation may be active."""
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return active is None or bool(active()) or forward_mode()
+    return active is None or bool(active()) or forward_mode_active()
 
 
-def forward_mode() -> bool:
-    """Whether forward-mode differentiation is active, or may be."""
+def forward_mode_active() -> bool:
+    """Whether forward-mode differentiation may be active."""
     return getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def foreach(name: str, tensors: Sequence[Tensor], *arguments: Any) -> Sequence[Tensor]:
-    """A method of tensors for all of a list; arguments that are lists hold one value for each."""
-    together = getattr(torch, f"_foreach_{name}", None)
-    if together is not None:
-        done: Sequence[Tensor] = together(tensors, *arguments)
-        return done
-    one = _OTHER_NAMES.get(name) or getattr(Tensor, name)
-    lists = [a if isinstance(a, list | tuple) else [a] * len(tensors) for a in arguments]
-    return [one(tensor, *own) for tensor, *own in zip(tensors, *lists, strict=True)]
+    """Call a tensor method for every tensor of a list; arguments that are lists have one value for each."""
+    fused_function = getattr(torch, f"_foreach_{name}", None)
+    if fused_function is not None:
+        results: Sequence[Tensor] = fused_function(tensors, *arguments)
+        return results
+    method = _OTHER_NAMES.get(name) or getattr(Tensor, name)
+    values = [a if isinstance(a, list | tuple) else [a] * len(tensors) for a in arguments]
+    return [method(tensor, *row) for tensor, *row in zip(tensors, *values, strict=True)]

@@ -1,8 +1,8 @@
-"""Threads and working memory of compiled loops that release the interpreter's lock.
+"""Threads and working memory for compiled loops that release the interpreter's lock.
 
-Torch's worker threads spin for some milliseconds after each operation, and a second set of threads would run
-at half speed beside them, so torch's own are used (`private.openmp`). New memory is mapped page by page at
-its first use, in about the time of the kernels' own work: a few buffers are kept and used again.
+Torch's worker threads spin for some milliseconds after each operation, and other threads would run at half
+speed meanwhile, so the loops run on torch's threads (`private.openmp`). The first use of new memory takes
+about as long as a kernel, so that a few buffers are kept for later calls.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torch import Tensor
 
 from pynade.kernels import private
 
-LINE = 64  # bytes: buffers start on a cache line, so that no vector straddles two
-KEPT = 2**24  # bytes: larger buffers are given back to the system
+LINE = 64  # bytes of a cache line: buffers start on one, so that no vector crosses two
+LARGEST_KEPT = 2**24  # bytes: larger buffers are released
 
 _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4))  # by size, powers of two
 _process = os.getpid()
 
 
-def forked() -> bool:
-    """Whether this is the child of a fork: with OpenMP's records, but not the threads it would wait for."""
+def is_forked_child() -> bool:
+    """Whether this process is the child of a fork, in which OpenMP would wait for missing threads."""
     return os.getpid() != _process
 
 
-def share(task: Callable[[int], None], count: int, threads: int) -> None:
-    """Run task(0) … task(count - 1) on so many threads, in any order."""
+def run_tasks(task: Callable[[int], None], count: int, threads: int) -> None:
+    """Run task(0) … task(count - 1) on this number of threads, in any order."""
     threads = min(threads, count)
     numbers = iter(range(count))
     errors: list[BaseException] = []
@@ -47,7 +47,7 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
         except BaseException as error:  # no exception may cross into the C library
             errors.append(error)
 
-    parallel = None if forked() else private.openmp()
+    parallel = None if is_forked_child() else private.openmp()
     if threads < 2:
         run()
     elif parallel is not None:
@@ -61,9 +61,9 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
 _compiled: set[tuple[str, str]] = set()
 
 
-def thread_count(what: str, x: Tensor | np.ndarray, threads: int) -> int:
-    """One the first time: two threads that compile the same function may wait for each other for ever."""
-    key = (what, str(x.dtype).removeprefix("torch."))
+def thread_count(function: str, x: Tensor | np.ndarray, threads: int) -> int:
+    """`threads`, or 1 at the first call of a function for the type of x: two threads must not compile it."""
+    key = (function, str(x.dtype).removeprefix("torch."))
     if key in _compiled or 0 in x.shape:
         return threads
     _compiled.add(key)
@@ -76,11 +76,11 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
 
 @contextmanager
-def borrowed(dtype: np.dtype, *shapes: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
-    """Arrays of these shapes, not initialised, valid within the block; safe in several threads.
+def scratch_arrays(dtype: np.dtype, *shapes: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
+    """Uninitialised arrays of these shapes, valid within the block; several threads may call it.
 
     Example:
-        >>> with borrowed(np.dtype("float32"), (10,), (2, 3)) as buffers:
+        >>> with scratch_arrays(np.dtype("float32"), (10,), (2, 3)) as buffers:
         ...     print([(buffer.shape, buffer.ctypes.data % LINE) for buffer in buffers])
         [((10,), 0), ((2, 3), 0)]
     """
@@ -93,10 +93,10 @@ def borrowed(dtype: np.dtype, *shapes: tuple[int, ...]) -> Iterator[list[np.ndar
         memory = memory[-memory.ctypes.data % LINE :]
     ends = itertools.accumulate(sizes)
     yield [np.ndarray(s, dtype, memory, end - n) for s, n, end in zip(shapes, sizes, ends, strict=True)]
-    if needed <= KEPT:
+    if needed <= LARGEST_KEPT:
         _free[needed].append(memory)
 
 
-def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
-    """The tensors as contiguous arrays, without copying where they already are."""
+def as_arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
+    """The tensors as contiguous arrays, copied only where they are not contiguous."""
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)

@@ -1,7 +1,7 @@
-"""An optimizer's update in one pass over each parameter: on CUDA, in Triton.
+"""An optimizer's update in one pass over each parameter: a Triton kernel for CUDA.
 
-Adam with decay and an average of the weights reads five numbers of a weight and writes four. Over lists of
-tensors (torch's foreach functions) it is some fifteen passes: half of the time of a small net's update.
+Adam with decay and an average of the weights reads five numbers per weight and writes four. With torch's
+foreach functions it takes about fifteen passes, which is half of the time of a small net's update.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
@@ -24,37 +24,37 @@ def _update(
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
     RULE: tl.constexpr, DECAYS: tl.constexpr, AVERAGES: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """A block of a member's N weights. Numbers (5, MEMBERS): rate, momentum, two corrections, average."""
+    """Update a block of a member's N weights; numbers (5, MEMBERS) as in `update`."""
     m = tl.program_id(1)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = place < N
-    here = m.to(tl.int64) * N + place
+    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = index < N
+    offsets = m.to(tl.int64) * N + index
     rate = tl.load(numbers + m)
-    w = tl.load(weight + here, mask=inside, other=0.0)
-    s = tl.load(slope + here, mask=inside, other=0.0)
+    w = tl.load(weight + offsets, mask=inside, other=0.0)
+    s = tl.load(slope + offsets, mask=inside, other=0.0)
     if DECAYS:
         d = tl.load(decay + m)
         if RULE == 2:
             w *= 1 - rate * d
         else:
             s += d * w
-    a = tl.load(first + here, mask=inside, other=0.0)
+    a = tl.load(first + offsets, mask=inside, other=0.0)
     if RULE == 0:
         a = a * tl.load(numbers + MEMBERS + m) + s
         change = a
     else:
         a += (s - a) * (1 - BETA1)
-        b = tl.load(second + here, mask=inside, other=0.0) * BETA2 + s * s * (1 - BETA2)
-        tl.store(second + here, b, mask=inside)
+        b = tl.load(second + offsets, mask=inside, other=0.0) * BETA2 + s * s * (1 - BETA2)
+        tl.store(second + offsets, b, mask=inside)
         root = tl.sqrt(b) / tl.sqrt(tl.load(numbers + 3 * MEMBERS + m)) + EPSILON
         change = a / root / tl.load(numbers + 2 * MEMBERS + m)
-    tl.store(first + here, a, mask=inside)
+    tl.store(first + offsets, a, mask=inside)
     w -= change * rate
-    tl.store(weight + here, w, mask=inside)
+    tl.store(weight + offsets, w, mask=inside)
     if AVERAGES:
-        q = tl.load(average + here, mask=inside, other=0.0)
+        q = tl.load(average + offsets, mask=inside, other=0.0)
         q += (w - q) * tl.load(numbers + 4 * MEMBERS + m)
-        tl.store(average + here, q, mask=inside)
+        tl.store(average + offsets, q, mask=inside)
 
 
 def update(
@@ -69,9 +69,10 @@ def update(
 ) -> None:
     """Update a parameter, its slots (velocity, or Adam's two averages) and its average in place.
 
-    The weight is (M, …) of a population, or of any shape where M is 1; its gradient `slope`, the slots and
-    the average have its strides. Decay is (M,); numbers (5, M) are the learning rate, momentum, Adam's two
-    corrections and how far the average moves; constants are Adam's BETA1, BETA2 and EPSILON.
+    The weight is (M, …) of a population of M members, or of any shape where M is 1; its gradient `slope`, the
+    slots and the average have the same strides. Decay is (M,); numbers (5, M) are the learning rate, the
+    momentum, Adam's two bias corrections and one minus the decay of the average; constants are Adam's BETA1,
+    BETA2 and EPSILON.
     """
     members = numbers.shape[1]
     n = weight.numel() // members
@@ -83,8 +84,8 @@ def update(
 
 
 def suits(tensors: Sequence[Tensor]) -> bool:
-    """Whether these have the same strides, without gaps, in float32 on a GPU."""
+    """Whether the tensors are float32, on a GPU, and have the same strides without gaps."""
     first = tensors[0]
-    dense = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
-    alike = all(t.dtype == torch.float32 and t.stride() == first.stride() for t in tensors)
-    return dense and alike and first.device.type == "cuda"
+    contiguous = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
+    same_layout = all(t.dtype == torch.float32 and t.stride() == first.stride() for t in tensors)
+    return contiguous and same_layout and first.device.type == "cuda"

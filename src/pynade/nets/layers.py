@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pynade.arguments import check_positive
 from pynade.kernels import backends
-from pynade.kernels.private import mapped
+from pynade.kernels.private import transforms_active
 from pynade.nets.base import AnyOrderNet, Random, glorot
-from pynade.processes import rows_drawn
+from pynade.processes import rows_to_draw
 
 EPSILON = 1e-5  # added to every variance
 
@@ -83,7 +83,7 @@ def apply_dropout(h: Tensor, rate: float | Tensor, noise: Random, axis: int = 0)
     if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
     n = h.shape[axis]
-    rows, first = rows_drawn(n)
+    rows, first = rows_to_draw(n)
     like = h if rows == n else h.new_empty((*h.shape[:axis], rows, *h.shape[axis + 1 :]))
     if rows > n and h.ndim == 4 and h.stride(1) == 1:  # channels last: noise is drawn in memory order
         like = h.new_empty((rows, *h.shape[2:], h.shape[1])).movedim(-1, 1)
@@ -115,7 +115,9 @@ def attend(
     if past is not None:
         past = torch.cat((past, torch.stack((k, v), dim=1)), dim=3)
         k, v = past.unbind(1)
-    unfused = mapped() and q.device.type == "cpu"  # the fused kernel does not support `vmap`, and warns
+    unfused = (
+        transforms_active() and q.device.type == "cpu"
+    )  # the fused kernel does not support `vmap`, and warns
     with sdpa_kernel(SDPBackend.MATH) if unfused else nullcontext():
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return out.transpose(1, 2).flatten(2), past
@@ -134,12 +136,12 @@ def norm_silu(
 
         noisy = noise is not None and dropout > 0
         seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device) if noisy else None
-        if seed is not None and (first := rows_drawn(len(h))[1]):
+        if seed is not None and (first := rows_to_draw(len(h))[1]):
             seed = seed_from_row(seed, first, h[0].numel())
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
-    if mapped():  # torch's own group norm does not support `vmap` without weights
+    if transforms_active():  # torch's own group norm does not support `vmap` without weights
         parts = h.unflatten(1, (groups, -1))
         normal = functional.layer_norm(parts, parts.shape[2:], eps=EPSILON).flatten(1, 2)
     else:
@@ -165,7 +167,9 @@ def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> t
 
 
 def _has_fused_kernel(h: Tensor) -> bool:
-    supported = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # (no support for `vmap`)
+    supported = (
+        h.dtype in (torch.float32, torch.bfloat16) and not transforms_active()
+    )  # (no support for `vmap`)
     return supported and h.device.type == "cuda" and backends.available("triton")
 
 

@@ -149,7 +149,7 @@ def _conditionals(model: Any, x: torch.Tensor) -> Iterator[tuple[slice, int, Any
     if not (ordered or marginalisable or isinstance(model, models.Orderless)):
         raise ValueError(f"a {type(model).__name__} has no conditional distributions of single cells")
     floats = D * (model.net.n_params if hasattr(model, "net") else 1)
-    batch_size = likelihood.at_most(max(1, min(BATCH, (1 << 24) // floats)), model, model.device)
+    batch_size = likelihood.limit_batch_rows(max(1, min(BATCH, (1 << 24) // floats)), model, model.device)
     for start in range(0, len(x), batch_size):
         rows = slice(start, start + batch_size)
         batch = x[rows].to(model.device)

@@ -23,15 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from pynade.atomic import sole_writer, unclaimed, write_json
+from pynade.atomic import is_unclaimed, sole_writer, write_json
 from pynade.device import torch_device
-from pynade.digest import Damaged, read_json, sealed
+from pynade.digest import Damaged, add_digest, read_json
 from pynade.estimators.base import DensityEstimator, load_with_facts, to_json
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
-from pynade.processes import gathered, in_first, is_first, of_first, rank_and_size
+from pynade.processes import enter_in_first, gather_values, is_first, rank_and_size, value_of_first
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_result, read_spec
 from pynade.tables import Dataset, Schema, read_file, resolve
@@ -138,9 +138,9 @@ def start_run(
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}
     origin = _provenance(dataset, estimator)
-    if len(set(gathered(dataset.checksum))) > 1:
+    if len(set(gather_values(dataset.checksum))) > 1:
         raise ValueError(f"the processes of this fit have read different data as {data!r}")
-    with in_first(_claim(folder, overwrite)):
+    with enter_in_first(_claim(folder, overwrite)):
         if checked is not None:
             checked(estimator)
         _write(folder / "spec.json", spec)
@@ -161,7 +161,7 @@ def resume_run(
         with suppress(OSError):  # (it may have been killed just before, and may be read-only)
             _clear(folder)
         return result
-    with in_first(sole_writer(folder)):
+    with enter_in_first(sole_writer(folder)):
         if (result := _finished_result(folder)) is not None:  # another process may have been quicker
             return result
         spec = read_spec(folder)
@@ -183,7 +183,7 @@ def resume_run(
             raise ValueError(f"{message}{_changed_file(folder, dataset)} {sums}")
         if not (folder / "provenance.json").is_file():  # killed just before it was written
             _write(folder / "provenance.json", _provenance(dataset, estimator))
-        begun = of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
+        begun = value_of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
         with _name_settings(folder):
             return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
@@ -398,7 +398,7 @@ def _claim(folder: Path, overwrite: bool) -> Iterator[None]:
 
 def _check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something, but for a run that may be replaced."""
-    if not folder.exists() or (folder.is_dir() and unclaimed(folder)):
+    if not folder.exists() or (folder.is_dir() and is_unclaimed(folder)):
         return
     if not overwrite:
         raise ValueError(f"{folder} already exists; give --overwrite to replace it")
@@ -417,7 +417,7 @@ def _files(folder: Path, *names: str) -> list[Path]:
 def _write(path: Path, value: dict[str, Any]) -> None:
     """Write a sealed file; of several processes the first one does."""
     if is_first():
-        write_json(path, sealed(value))
+        write_json(path, add_digest(value))
 
 
 def _clear(folder: Path, *names: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import InUse, sole_writer, write_json
-from pynade.device import device_here, torch_device
+from pynade.device import available_device, torch_device
 from pynade.digest import read_json
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.tabular import TabularNADE
@@ -284,7 +284,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
     command += f" --split {score.split}{score.options} --record {path.name}"
     k = score.orderings if score.options else parameters.get("n_orderings", 1)
-    device = device_name(torch_device(device_here(parameters["device"])))
+    device = device_name(torch_device(available_device(parameters["device"])))
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **score.facts,

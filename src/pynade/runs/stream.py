@@ -26,7 +26,7 @@ import numpy as np
 from pynade._version import __version__
 from pynade.arguments import check_positive
 from pynade.atomic import LOCK, InUse, sole_writer, write_json
-from pynade.digest import read_header, read_json, sealed
+from pynade.digest import add_digest, read_header, read_json
 from pynade.engines import check_engine, run_jobs
 from pynade.estimators import TabularNADE
 from pynade.estimators.table_questions import odd_cells_frame
@@ -208,7 +208,7 @@ def _write_part(path: Path, rows: Any, facts: Facts, header: bool) -> None:
             rows.write_csv(temporary, include_header=header)
         else:
             rows.write_parquet(temporary)
-        write_json(_facts_path(path), sealed(facts | {"sha256": _sha256(temporary)}))
+        write_json(_facts_path(path), add_digest(facts | {"sha256": _sha256(temporary)}))
 
     files.write_by_polars(path, write)
 

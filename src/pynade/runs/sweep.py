@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pynade.atomic import sole_writer, unclaimed, write_json
+from pynade.atomic import is_unclaimed, sole_writer, write_json
 from pynade.device import torch_device
-from pynade.digest import Damaged, read_json, sealed
+from pynade.digest import Damaged, add_digest, read_json
 from pynade.engines import check_engine, run_jobs
 from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
@@ -145,7 +145,7 @@ class Sweep:
             sessions[-1][1] = now()
             write_json(file, sessions)
         record["sessions"] = sessions
-        write_json(self.folder / "result.json", sealed(record))
+        write_json(self.folder / "result.json", add_digest(record))
         return record
 
     def _parts(self) -> list[Dataset]:
@@ -207,11 +207,11 @@ class Sweep:
             if read_json(file) != json.loads(json.dumps(self.spec)):
                 other = "holds a sweep of other settings or data"
                 raise OtherSweep(f"{self.folder} {other}; give another folder")
-        elif self.folder.exists() and not unclaimed(self.folder):
+        elif self.folder.exists() and not is_unclaimed(self.folder):
             raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(file, sealed(self.spec))
+            write_json(file, add_digest(self.spec))
 
     def _train(self, parts: list[Dataset]) -> dict[str, Any]:
         """Train the grid and the chosen settings, score them, and return the record."""
@@ -222,7 +222,7 @@ class Sweep:
             outcomes = [outcome for outcome, _ in pairs]
             for path, best in self._weights(outcomes).items():
                 pairs[outcomes.index(best)][1].save(path)
-            write_json(self.folder / f"{name}.json", sealed({"seconds": seconds, "outcomes": outcomes}))
+            write_json(self.folder / f"{name}.json", add_digest({"seconds": seconds, "outcomes": outcomes}))
         batches = [_read_batch(self.folder / f"{name}.json") for name in self._batches(jobs)]
         outcomes = [outcome for batch in batches for outcome in batch["outcomes"]]
         began = time.monotonic()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from pynade.atomic import writing
+from pynade.atomic import report_write_errors
 from pynade.tables.files import Words
 from pynade.tables.frames import cells
 from pynade.tables.infer import Tally
@@ -156,14 +156,14 @@ class FileTable:
                 takes the folder for temporary files.
         """
         folder = folder if folder is not None and folder.is_dir() else Path(gettempdir())
-        with writing(folder / "codes"):
+        with report_write_errors(folder / "codes"):
             file = TemporaryFile(dir=folder)  # noqa: SIM115
 
         def write(part: Part, frame: polars.DataFrame) -> None:
             codes = schema.encode(frame)[0]
             kept = np.array(~np.isnan(codes).all(1))
             kept[_rows_inside(self._held_rows, part)] = False
-            with writing(folder / "codes"):
+            with report_write_errors(folder / "codes"):
                 file.write(codes[kept].astype(np.float32).tobytes())
 
         with file:

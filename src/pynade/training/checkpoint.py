@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pynade.processes import is_first, of_first
+from pynade.processes import is_first, value_of_first
 from pynade.store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
@@ -55,7 +55,7 @@ class Checkpoint:
             path.unlink(missing_ok=True)
         self.path, self._saved, self._cost = path, time.monotonic(), 0.0
         self.identity = json.loads(json.dumps(identity or {}, default=str))
-        self.previous: State | None = of_first(
+        self.previous: State | None = value_of_first(
             load_checkpoint(path) if is_first() and path.is_file() else None
         )
         if self.previous is not None:

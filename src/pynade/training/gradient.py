@@ -17,7 +17,7 @@ from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
 from pynade.precision import computing_in, fast_matmul
-from pynade.processes import gathered, is_first, rank_and_size
+from pynade.processes import gather_values, is_first, rank_and_size
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, Tensors, save_checkpoint
 from pynade.training.history import History
@@ -241,7 +241,7 @@ class _Gradient(Learner):
                 break
             shown = rate if self.single else math.nan
             report(t, shown, lambda n=n_rows: -size * float(step.loss_sum.min()) / n)  # type: ignore[misc]
-        if size > 1 and len(set(gathered(crc32(step.generators[0].get_state().numpy().tobytes())))) > 1:
+        if size > 1 and len(set(gather_values(crc32(step.generators[0].get_state().numpy().tobytes())))) > 1:
             error = f"{type(self.model).__name__}.loss draws other random numbers in every process"
             raise ValueError(f"{error}: it has to draw for all rows of `pynade.processes.minibatch(x)`")
         finite = [t.isfinite().reshape(len(t), -1).all(-1) for t in self._weights.values()]
@@ -250,7 +250,7 @@ class _Gradient(Learner):
 
     def _loss_sum(self) -> Tensor:
         """The sum of the losses of this epoch's rows so far, over all processes, on the CPU."""
-        return torch.stack(gathered(self.step.loss_sum.cpu())).sum(0)
+        return torch.stack(gather_values(self.step.loss_sum.cpu())).sum(0)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         options, t = self.options, self.step.optimizer.t

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pynade.atomic import write_atomically, writing
+from pynade.atomic import report_write_errors, write_atomically
 from pynade.digest import Damaged
 from pynade.likelihood import Estimate
-from pynade.processes import alone, gathered, is_first, rank_and_size
+from pynade.processes import alone, gather_values, is_first, rank_and_size
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
 
@@ -269,7 +269,7 @@ def _run(
         known = [v for k in good if (v := train[k]) is not None and leader in (None, k)]
         leading = None if scores is None or leader is None else scores[leader]
         call(epoch * learner.updates, max(known, default=math.nan), leading, done=True)
-        votes = gathered((stop, bool(signals)))  # of all processes
+        votes = gather_values((stop, bool(signals)))  # of all processes
         stop, interrupted = votes[0][0], any(vote for _, vote in votes)
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
         if stop:
@@ -279,7 +279,7 @@ def _run(
             reason = _stop_reason(learner, learner.stopping[m], histories[m], train_scores[k]) or otherwise
             histories[m].stopped = reason if finite[k] else "diverged"
         if metrics is not None and any(learner.active[k] == 0 for k in good):
-            with writing(metrics), open(metrics, "a", encoding="utf-8") as file:
+            with report_write_errors(metrics), open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
         stopped = [m for m in learner.active if histories[m].stopped]
         ended = all(history.stopped for history in histories)

@@ -17,10 +17,10 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from pynade.likelihood import at_most, prefixes
+from pynade.likelihood import draw_prefixes, limit_batch_rows
 from pynade.models import Ensemble, Orderless
 from pynade.precision import fast_matmul
-from pynade.processes import minibatch, piece
+from pynade.processes import minibatch, minibatch_part
 from pynade.store import describe
 from pynade.training.checkpoint import Tensors
 from pynade.training.step import Rows, Trainable
@@ -64,7 +64,7 @@ class Population(nn.Module):
         if isinstance(self.model, Orderless | Ensemble):
             (whole, part), streams = minibatch(rows), []
             for m, g in zip(self.first, generators, strict=True):
-                with piece(whole[m], part) as x:
+                with minibatch_part(whole[m], part) as x:
                     streams.append(self.model.draw(x, g))
             draws = torch.stack(streams)[self.stream]
         return self.row_loss(rows, draws, generators[0])
@@ -106,7 +106,7 @@ class ScoredRows:
         self.observed: Tensor | None = None
         if isinstance(model, Orderless):
             sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
-            pairs = [map(torch.cat, zip(*prefixes(x, DRAWS, seed=0), strict=True)) for x in sets]
+            pairs = [map(torch.cat, zip(*draw_prefixes(x, DRAWS, seed=0), strict=True)) for x in sets]
             sets, observed = map(list, zip(*pairs, strict=True))
             self.observed = pad_sequence(observed, batch_first=True)
         self.counts = torch.tensor([len(x) for x in sets], device=model.device)
@@ -119,7 +119,7 @@ class ScoredRows:
         sets = torch.tensor([self.set_of[m] for m in members], device=device)
         counts = self.counts[sets]
         total = torch.zeros(len(sets), dtype=torch.float64, device=device)
-        width = max(1, at_most(SCORED_AT_ONCE, population.model, device) // len(sets))
+        width = max(1, limit_batch_rows(SCORED_AT_ONCE, population.model, device) // len(sets))
         for start in range(0, self.rows.shape[1], width):
             part = slice(start, start + width)
             observed = None if self.observed is None else self.observed[sets, part]

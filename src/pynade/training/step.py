@@ -20,7 +20,7 @@ from pynade.kernels import backends
 from pynade.kernels.private import foreach
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in
-from pynade.processes import piece, pieces, rank_and_size
+from pynade.processes import minibatch_part, process_slices, rank_and_size
 from pynade.training.checkpoint import Tensors
 from pynade.training.options import Gradient
 
@@ -215,14 +215,14 @@ class Step:
                 loss = self.model.loss(x, generators)
             return loss, torch.autograd.grad(loss.mean(-1).sum(), params)
         n, size, shared = x.shape[-2], 1 if self.shared is None else rank_and_size()[1], self.shared
-        share, losses = pieces(n, self.options.accumulate), []
+        share, losses = process_slices(n, self.options.accumulate), []
         parts, weight = share or [slice(0, 1)], size / n if share else 0.0  # all processes must take part
         states = [g.get_state() for g in self.generators]
         for part in parts:
             for g, state in zip(self.generators, states, strict=True):
                 g.set_state(state)  # every piece uses a part of the random numbers for all rows
             wait = nullcontext() if shared is None or part is parts[-1] else shared.no_sync()
-            with wait, piece(x, part) as rows:
+            with wait, minibatch_part(x, part) as rows:
                 with computing_in(self.options.precision, self.x.device):
                     loss = (shared or self.model.loss)(rows, generators)
                 (weight * loss.sum()).backward()
