@@ -64,9 +64,9 @@ _registered: dict[str, type[DensityEstimator]] = {}
 def register(part: Class) -> Class:
     """Register a user's class with pynade: an estimator, a net, a family or a density.
 
-    A registered estimator can be loaded, and named in sweeps and on the command line (`pynade --import MODULE
-    fit …` imports the module that registers it); a net, a family or a density can be saved and loaded (see
-    `pynade.store.register`). Can be used as a decorator.
+    A registered estimator can be loaded, and named in sweeps and on the command line: the option
+    `--import MODULE` imports the module that registers it. A net, a family or a density can be saved and
+    loaded (see `pynade.store.register`). Can be used as a decorator.
 
     Args:
         part: the class.
