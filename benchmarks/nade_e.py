@@ -5,9 +5,12 @@
 The settings of the row "by the paper's gradient and grid" (momentum 0.9, the mask as an input) are changed
 one at a time, over fewer updates than its 100,000. Each score is the exact log-likelihood of the ensemble of
 16 orderings, of all validation rows and of 1,000 training rows. Test rows are not used.
+
+Given again, it goes on after the lines that the file has.
 """
 
 import argparse
+import json
 import shlex
 import sys
 import time
@@ -78,6 +81,22 @@ def one_line(change, rate, data, some, options):
     }
 
 
+def finished(path, settings, facts):
+    """The lines of a record, by change and learning rate, if the same settings, code and device made it.
+
+    `facts` takes over when that was started.
+    """
+    if path is None or not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for record in (wanted := json.loads(json.dumps({"settings": settings} | facts)), found):
+        del record["settings"]["changes"], record["settings"]["rates"]
+    if any(found.get(name) != value for name, value in wanted.items() if name != "started"):
+        return {}
+    facts["started"] = found["started"]
+    return {(line["change"], line["learning_rate"]): line for line in found["lines"]}
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -99,13 +118,18 @@ def main(arguments=None):
     settings |= {"orderings": ORDERINGS, "batch_size": 100, "options": CHANGES}
     words = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "benchmarks/nade_e.py", *words])
-    lines = []
-    for change in options.changes:
-        for rate in [ADAM_RATE] if change.startswith("Adam") else options.rates:
-            lines.append(one_line(change, rate, data, some, options))
-            print({k: v for k, v in lines[-1].items() if k != "curve"}, flush=True)
-            if options.out:
-                write_json(options.out, {"settings": settings, "lines": lines, "command": command} | facts)
+    rates = {
+        change: [ADAM_RATE] if change.startswith("Adam") else options.rates for change in options.changes
+    }
+    asked = [(change, rate) for change in rates for rate in rates[change]]
+    lines = finished(options.out, settings, facts)
+    for change, rate in asked:
+        if (change, rate) not in lines:
+            lines[change, rate] = one_line(change, rate, data, some, options)
+            print({k: v for k, v in lines[change, rate].items() if k != "curve"}, flush=True)
+        if options.out:
+            found = [lines[key] for key in asked if key in lines]
+            write_json(options.out, {"settings": settings, "lines": found, "command": command} | facts)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ SCRIPT = ROOT / "benchmarks/nade_e.py"
 def test_it_runs_at_a_tiny_size(tmp_path, capsys):
     words = ["--data", "digits", "--updates", "20", "--rates", "0.01", "--hidden", "5", "--out"]
     script = runpy.run_path(str(SCRIPT))
+    script["main"].__globals__["ORDERINGS"] = 2
+    script["main"]([*words, str(tmp_path / "r.json"), "--changes", "as in the row"])
     script["main"]([*words, str(tmp_path / "r.json")])
     record = json.loads((tmp_path / "r.json").read_text())
     assert [line["change"] for line in record["lines"]] == list(script["CHANGES"])
