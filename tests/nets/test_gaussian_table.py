@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pynade.classical import table_em
 from pynade.classical.table_em import SIZES, TableEM, em_table
 from pynade.families import PerColumn
 from pynade.models import Orderless
@@ -238,3 +239,17 @@ def test_a_blend_in_a_file(tmp_path):
     loaded, _ = load_density(tmp_path / "m.safetensors")
     x = torch.as_tensor(codes)
     assert torch.equal(loaded.log_prob(x), density.log_prob(x))
+
+
+@pytest.mark.parametrize(("gaps", "folds"), [(0.0, True), (0.2, False)])
+def test_a_wide_table_with_many_patterns_of_gaps_is_fitted_without_folds(gaps, folds, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(300, 60))
+    x[np.random.default_rng(1).random(x.shape) < gaps] = np.nan
+    sizes, call = [], table_em._cross_validate
+    monkeypatch.setattr(table_em, "WORK_OF_FIT", 200 * 60**3)
+    monkeypatch.setattr(table_em, "_cross_validate", lambda x, *rest: sizes.append(len(x)) or call(x, *rest))
+    net = table_em.em_table(x, [0] * 60)
+    assert bool(sizes) is folds
+    assert net.n_components == 1
+    few = table_em._subsample(x, [0] * 60, np.random.default_rng(0))
+    assert len(few) == (300 if folds else 200)  # as many rows as patterns

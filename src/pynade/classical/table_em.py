@@ -19,6 +19,8 @@ WORK = 1 << 22  # of several components, their number times the cube of the colu
 FOLDS = 3  # of the cross-validation that chooses the two
 MOST_ROWS = 4000  # largest number of rows that are used; of more, a random part
 MOST_PATTERNS = 400  # largest number of patterns of missing numbers
+#: Largest products of patterns and the cube of the columns of numbers: with cross-validation, and without.
+WORK_OF_FOLDS, WORK_OF_FIT = 3e7, 2e9
 EPOCHS, TOL = 100, 1e-3
 NEVER = -1e4  # log-probability of a level that a variable does not have
 RIDGE = 1e-4  # least variance left in a direction, of normal scores
@@ -37,7 +39,7 @@ def em_table(
     Args:
         x: rows (N, D): indexes of levels, and numbers of about unit variance; NaN = missing.
         levels: of each variable its number of levels; 0 for numbers.
-        n_components: of the mixture; None chooses by cross-validation.
+        n_components: of the mixture; None chooses by cross-validation (one, in wide tables with many gaps).
         n_features: features per variable that the net will get; the first is what is modelled.
         sigma_floor: smallest scale of the family that the net will be used with.
         seed: of the folds and of the starting points.
@@ -50,8 +52,10 @@ def em_table(
         True
     """
     x = _subsample(x, levels, np.random.default_rng(seed))
-    shrinkage = max(SHRINKAGES, key=lambda s: _cross_validate(x, levels, 1, s, seed))
-    C = _choose_components(x, levels, shrinkage, seed) if n_components is None else n_components
+    shrinkage, C = SHRINKAGES[0], n_components or 1
+    if _n_patterns(x, levels) * levels.count(0) ** 3 <= WORK_OF_FOLDS:
+        shrinkage = max(SHRINKAGES, key=lambda s: _cross_validate(x, levels, 1, s, seed))
+        C = n_components or _choose_components(x, levels, shrinkage, seed)
     learner = TableEM(x, levels, C, shrinkage, seed)
     learner.run()
     net = GaussianTableNet(levels, C, n_features, sigma_floor).to(torch.float64)
@@ -60,11 +64,16 @@ def em_table(
     return net.float()
 
 
+def _n_patterns(x: np.ndarray, levels: Sequence[int]) -> int:
+    """Number of different patterns of missing numbers."""
+    missing = np.isnan(x[:, [i for i, n in enumerate(levels) if not n]])
+    return len(np.unique(missing, axis=0)) if missing.any() else 1
+
+
 def _subsample(x: np.ndarray, levels: Sequence[int], rng: np.random.Generator) -> np.ndarray:
     """At most MOST_ROWS random rows, fewer where they have many patterns of missing numbers."""
-    gaps = np.isnan(x[:, [i for i, n in enumerate(levels) if not n]])
-    patterns = len(np.unique(gaps, axis=0)) if gaps.any() else 1
-    most = min(MOST_ROWS, round(len(x) * min(1.0, MOST_PATTERNS / patterns)))
+    most_patterns = min(MOST_PATTERNS, WORK_OF_FIT / max(1, levels.count(0)) ** 3)
+    most = min(MOST_ROWS, round(len(x) * min(1.0, most_patterns / _n_patterns(x, levels))))
     return x if len(x) <= most else x[np.sort(rng.choice(len(x), most, replace=False))]
 
 
