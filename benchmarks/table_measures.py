@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,45 +21,79 @@ PAIRED = "pynade"  # the system that all others are compared with
 
 
 def report(work: Path, out: Path, names: list[str], docs: Path = table_page.DOCS) -> None:
-    """Combine the measures of these tables under `work`, print them, write the record and the page."""
-    record = {"code": code_version(), "device": device_name(torch.device("cpu")), "tables": {}}
+    """Add the measures of these tables under `work` to the record, print a summary, and write the page.
+
+    Measures of other splits stay in the record. A difference to ours on the same rows is dropped when ours is
+    measured again without that system.
+    """
+    record = read_json(out) if out.exists() else {"tables": {}}
     record["command"] = "python benchmarks/tables.py run && python benchmarks/tables.py report"
-    for table in sorted(work / Path(name).stem for name in names if (work / Path(name).stem).is_dir()):
-        seeds = sorted(p for p in table.iterdir() if (p / "facts.json").exists())
-        parts = {}  # system -> list of measures, one for each seed
-        scores = {}  # system -> seed -> scores
-        for folder in seeds:
-            task = Task(folder, dates=False)
-            for file in sorted(folder.glob("*/measures.json")):
-                system = file.parent.name
-                parts.setdefault(system, []).append(read_json(file) | {"seed": int(folder.name)})
+    for table in (work / Path(name).stem for name in names):
+        for folder in sorted(p.parent for p in table.glob("*/facts.json")):
+            task, seed = Task(folder, dates=False), folder.name
+            facts = {"rows": {"train": len(task.train), "test": len(task.test)}, "columns": len(task.names)}
+            facts |= {"checksum": task.facts["checksum"]}
+            systems = record["tables"].setdefault(table.name, {"systems": {}})["systems"]
+            record["tables"][table.name] |= facts
+            if (folder / PAIRED / "measures.json").exists():
+                for parts in systems.values():
+                    for name in ("to_pynade", "to_pynade_stderr"):
+                        parts.get(seed, {}).get("log_density", {}).pop(name, None)
+            for file in folder.glob("*/measures.json"):
+                part = read_json(file)
                 if (file.parent / "scores.npy").exists():
-                    scores.setdefault(system, {})[folder.name] = np.load(file.parent / "scores.npy")
-        found = {system: combined(some, parts.get(PAIRED, [])) for system, some in parts.items()}
-        for system, own in scores.items():
-            found[system]["log_density"] = likelihood(own, scores.get(PAIRED, {}))
-        record["tables"][table.name] = {
-            "rows": {"train": len(task.train), "test": len(task.test)},
-            "columns": len(task.names),
-            "checksum": task.facts["checksum"],
-            "seeds": [int(folder.name) for folder in seeds],
-            "systems": found,
-        }
-        show(table.name, found)
+                    part["log_density"] = likelihood(file.parent, folder / PAIRED)
+                systems.setdefault(file.parent.name, {})[seed] = _rounded(part)
+    for facts in record["tables"].values():
+        facts["systems"] = dict(sorted(facts["systems"].items()))
+    record["tables"] = dict(sorted(record["tables"].items()))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, record)
-    table_page.write(record, docs)
+    summary = summarised(record)
+    for name, facts in summary["tables"].items():
+        show(name, facts["systems"])
+    table_page.write(summary, docs)
 
 
-def likelihood(own: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> dict[str, float]:
-    """Mean log-density of the test rows that a system scores, and its difference to ours on them, by rows."""
-    values = np.concatenate(list(own.values()))
-    both = [seed for seed in own if seed in ours]
+def _rounded(value: Any) -> Any:
+    """Numbers of a record with four decimals."""
+    if isinstance(value, dict):
+        return {name: _rounded(v) for name, v in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def summarised(record: dict) -> dict:
+    """The record with the measures of each system over its seeds in place of those of each seed."""
+    tables = {}
+    for name, facts in record["tables"].items():
+        parts = {
+            system: [part | {"seed": int(seed)} for seed, part in by_seed.items()]
+            for system, by_seed in facts["systems"].items()
+        }
+        summary = {system: combined(own, parts.get(PAIRED, [])) for system, own in parts.items()}
+        tables[name] = facts | {"systems": summary}
+    return record | {"tables": tables}
+
+
+def likelihood(folder: Path, ours: Path) -> dict[str, float]:
+    """Mean log-density of the test rows that a system scores, and its difference to ours on them."""
+    values = np.load(folder / "scores.npy")
     found = {"mean": np.nanmean(values), "stderr": _error(values), "scored": np.isfinite(values).mean()}
-    if both:
-        difference = np.concatenate([own[seed] - ours[seed] for seed in both])
+    if (ours / "scores.npy").exists():
+        difference = values - np.load(ours / "scores.npy")
         found |= {"to_pynade": np.nanmean(difference), "to_pynade_stderr": _error(difference)}
-    return {k: round(float(v), 4) for k, v in found.items()}
+    return {k: float(v) for k, v in found.items()}
+
+
+def mean_over_seeds(parts: list[dict]) -> dict[str, float]:
+    """Means of the seeds' log-densities, and of their differences to ours, with standard errors by rows."""
+    found = {"scored": float(np.mean([part["scored"] for part in parts]))}
+    for name, error in (("mean", "stderr"), ("to_pynade", "to_pynade_stderr")):
+        known = [part for part in parts if name in part]
+        if known:
+            found[name] = round(float(np.mean([part[name] for part in known])), 4)
+            found[error] = round(float(np.linalg.norm([part[error] for part in known])) / len(known), 4)
+    return found
 
 
 def _error(values: np.ndarray) -> float:
@@ -109,15 +145,25 @@ def measured(task: Task, folder: Path) -> dict[str, float]:
         if (folder / f"predicted-{gap}.npy").exists():
             guess, asked = np.load(folder / f"predicted-{gap}.npy"), ~np.isnan(truth[:, i])
             wrong = (guess != truth[:, i]) if task.target in task.levels else (guess - truth[:, i]) ** 2
-            mean = float(wrong[asked].mean())
-            found[f"target_error_{gap}"] = mean if task.target in task.levels else mean**0.5
+            for suffix, rows in (("", asked), ("_unseen", asked & unseen(task, i))):
+                mean = _mean(wrong[rows])
+                found[f"target_error_{gap}{suffix}"] = mean if task.target in task.levels else mean**0.5
     if (folder / "surprise.npy").exists():
         found |= surprise_auc(task, np.load(folder / "surprise.npy"))
     found |= {k: facts[k] for k in ("disagreement", "mixture_weight") if facts.get(k) is not None}
     found["versions"] = facts.get("versions", {})
+    found |= {"code": code_version(), "device": device_name(torch.device("cpu"))}
+    found["measured"] = datetime.now(UTC).isoformat(timespec="seconds")
     if facts["errors"]:
         found["errors"] = facts["errors"]
     return found
+
+
+def unseen(task: Task, column: int) -> np.ndarray:
+    """Which test rows have no training row that is the same in all columns but this one."""
+    train, test = (np.delete(task.matrix(rows), column, 1) + 0.0 for rows in (task.train, task.test))
+    known = {row.tobytes() for row in train}
+    return np.array([row.tobytes() not in known for row in test])
 
 
 def surprise_auc(task: Task, scores: np.ndarray) -> dict[str, float]:
@@ -196,18 +242,20 @@ def train_on(task: Task, drawn: np.ndarray) -> dict[str, float]:
             found[f"train_on_{word}"] = float("nan")
             continue
         learner.fit(rows[known][:, kept], rows[known, i])
-        found[f"train_on_{word}"] = float(learner.score(test[asked][:, kept], test[asked, i]))
+        for suffix, part in (("", asked), ("_unseen", asked & unseen(task, i))):
+            score = learner.score(test[part][:, kept], test[part, i]) if part.any() else np.nan
+            found[f"train_on_{word}{suffix}"] = float(score)
     return found
 
 
 def combined(parts: list[dict], ours: list[dict]) -> dict:
     """Means over the seeds with standard errors, mean differences to ours, and the errors that occurred."""
-    names = sorted(
-        {name for part in parts for name in part} - {"errors", "versions", "seed", "device", "code"}
-    )
-    found: dict = {"versions": parts[0].get("versions", {})}
+    words = ("device", "code", "versions", "measured")
+    names = sorted({name for part in parts for name in part} - {"errors", "seed", "log_density", *words})
+    found: dict = {"versions": parts[0].get("versions", {}), "seeds": [part["seed"] for part in parts]}
     found |= {word: sorted({part[word] for part in parts if word in part}) for word in ("device", "code")}
-    found["seeds"] = [part["seed"] for part in parts]
+    if densities := [part["log_density"] for part in parts if "log_density" in part]:
+        found["log_density"] = mean_over_seeds(densities)
     paired = {part["seed"]: part for part in ours}
     for name in names:
         values = {p["seed"]: float(p[name]) for p in parts if isinstance(p.get(name), int | float)}

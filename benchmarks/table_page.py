@@ -32,6 +32,12 @@ MEASURES = (
         "accuracy or R² of the target on test rows",
     ),
     ("Error of the target, complete rows", "target_error_complete", False, "share of errors, or RMSE"),
+    (
+        "Error of the target, complete rows that no training row equals",
+        "target_error_complete_unseen",
+        False,
+        "the same, of test rows that differ from every training row in some other column",
+    ),
     ("Error of the target, 30 % of the cells hidden", "target_error_30", False, "share of errors, or RMSE"),
     ("Planted errors found", "surprise_auc_all", True, "AUC over cells"),
 )
@@ -48,9 +54,11 @@ def write(record: dict, docs: Path = DOCS) -> None:
 
 def measured_part(record: dict) -> str:
     """Tables of the likelihood, of each measure, of coverage and time, and of what failed."""
-    parts = [f"Code {record['code']}; made again by `{record['command']}`.", likelihoods(record)]
+    codes = {c for t in record["tables"].values() for c in t["systems"].get(OURS, {}).get("code", [])}
+    code = f"Ours by {' and '.join(sorted(codes))}; made again by `{record['command']}`."
+    parts = [code, likelihoods(record)]
     parts += [one_measure(record, *measure) for measure in MEASURES]
-    parts += [coverage(record), failures(record)]
+    parts += [synthetic(record), coverage(record), failures(record)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -101,6 +109,22 @@ def one_measure(record: dict, title: str, name: str, higher: bool, what: str) ->
         rows.append([*first, str(others[best][f"{name}_pairs"])])
     head = ["table", "ours", "best other", "gain (+ is better)", "", "seeds"]
     return f"### {title}\n\n{what[0].upper() + what[1:]}.\n\n{markdown(head, rows)}" if rows else ""
+
+
+def synthetic(record: dict) -> str:
+    """What learners of the target lose that are trained on our samples, not on real rows."""
+    rows = []
+    for table, facts in record["tables"].items():
+        ours, cells = facts["systems"].get(OURS, {}), [table]
+        for suffix in ("", "_unseen"):
+            real, made = (ours.get(f"train_on_{word}{suffix}") for word in ("real", "synthetic"))
+            cells += [_number(real, ".3f"), _number(made, ".3f")]
+            cells.append("" if real is None or made is None else f"{made - real:+.3f}")
+        rows.append(cells)
+    head = ["table", "real rows", "our samples", "difference"]
+    head += [f"{word}, no duplicates" for word in head[1:]]
+    words = "Accuracy or R² of the target on test rows; at last of those that no training row equals."
+    return f"### Samples in place of real rows\n\n{words}\n\n{markdown(head, rows)}"
 
 
 def coverage(record: dict) -> str:
