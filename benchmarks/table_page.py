@@ -112,7 +112,7 @@ def one_measure(record: dict, title: str, name: str, higher: bool, what: str) ->
 
 
 def synthetic(record: dict) -> str:
-    """What learners of the target lose that are trained on our samples, not on real rows."""
+    """Test scores of learners of the target: trained on real rows, on our samples, and the difference."""
     rows = []
     for table, facts in record["tables"].items():
         ours, cells = facts["systems"].get(OURS, {}), [table]
@@ -123,7 +123,8 @@ def synthetic(record: dict) -> str:
         rows.append(cells)
     head = ["table", "real rows", "our samples", "difference"]
     head += [f"{word}, no duplicates" for word in head[1:]]
-    words = "Accuracy or R² of the target on test rows; at last of those that no training row equals."
+    words = "Accuracy or R² of the target on test rows; the last three columns leave out rows that equal a "
+    words += "training row."
     return f"### Samples in place of real rows\n\n{words}\n\n{markdown(head, rows)}"
 
 

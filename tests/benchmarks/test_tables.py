@@ -4,6 +4,7 @@ import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -99,6 +100,17 @@ def test_planted_errors_are_where_they_are_marked(modules, file):
     for name in frame:  # and a column keeps the values that were moved
         moved = marks[:, list(frame).index(name)] == 1
         assert sorted(wrong[name][moved]) == sorted(frame[name][moved])
+
+
+def test_rows_are_unseen_unless_a_training_row_equals_them_but_for_the_target(modules):
+    *_, table_measures, _ = modules
+    train, test = (
+        np.array(rows)
+        for rows in ([[1, 0.0, 5], [2, np.nan, 6]], [[1, -0.0, 9], [2, np.nan, 6], [2, 0.0, 6]])
+    )
+    task = SimpleNamespace(train=train, test=test, matrix=lambda rows: rows)
+    assert table_measures.unseen(task, 2).tolist() == [False, False, True]
+    assert table_measures.unseen(task, 0).tolist() == [True, False, True]
 
 
 def test_levels_are_spelled_alike(modules):

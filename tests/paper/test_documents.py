@@ -29,7 +29,7 @@ MADE_BY_REPORT = {"results.md", "tables.md", "robustness.md", "scale.md"}  # and
 MNIST_FILE = "70cf71ff778b7e2750b0a2750ae83688cc1241980f56382b7d087894de001ff4"
 VERSIONS = {"3.11", "3.13", "0.1"}  # of Python, of the changelog
 # Record, fold and source. That code (commit 7c8eb79) put settings that diverged in the grid last, unnamed,
-# and named those that diverged when trained again: the one passed over here diverged in the grid.
+# and named those that diverged when trained again: the one passed over here must have diverged in the grid.
 UNNAMED = {(ROOT / "paper/results/uci/white_wine/rnade-mog-200.json", 1): "0.1.0 (source 149efd7df729)"}
 
 

@@ -70,7 +70,7 @@ p = (chain_rule({a!r}, {b!r}, xs) + chain_rule({b!r}, {a!r}, ys).T) / 2
 
     @staticmethod
     def spread(rows: str) -> str:
-        """Standard deviation over orderings of log p of rows, which a name or an expression stands for."""
+        """Code for the standard deviation over orderings of log p; `rows` is a name or an expression."""
         scores = f"[model.score_samples({rows}, orderings=order) for order in model.orderings(8)]"
         return f"log_ps = {scores}\nspread = numpy.std(log_ps, axis=0)\n"
 

@@ -33,7 +33,7 @@ NOTHING: dict[str, Any] = {}  # is given
 
 
 def estimate_badge(error: float, digits: str = ".3f") -> dict[str, Any]:
-    """How a number is known that was estimated with this standard error."""
+    """The label of an estimate with its standard error."""
     return {"kind": "estimate", "text": f"estimate ± {error:{digits}}", "error": error}
 
 
@@ -141,7 +141,7 @@ class Explorer:
 
     @contextmanager
     def caught_warnings(self) -> Iterator[list[Any]]:
-        """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
+        """Collect the warnings of a model with a fixed ordering; others give none and need no lock."""
         if not self.has_fixed_ordering:
             yield []
             return
@@ -261,7 +261,7 @@ class Explorer:
         return np.std([self.model.score_samples(rows, orderings=ordering) for ordering in orderings], 0)
 
     def _distribution(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The distribution of a column given others; how it is known, code that makes it, and notes."""
+        """The distribution of a column given others: whether it is exact, the code for it, and notes."""
         model, key, by_key = self.model, self.keys[name], self.by_key(given)
         try:
             facts = {"badge": EXACT, "code": self.code.conditional(key, by_key), "notes": []}

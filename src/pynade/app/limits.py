@@ -74,7 +74,7 @@ class Costs:
         rows: int,
         one_column: Callable[[], Any] | None = None,
     ) -> Any:
-        """What is made of the rows of a page; None if it takes too long, by a trial that is made once.
+        """The result of a computation for the rows of a page; None if, by a first trial, it takes too long.
 
         Args:
             name: of the computation.

@@ -356,7 +356,7 @@ def _disagreement(case: Case, rows: Any) -> str:
 
 
 def _provenance(case: Case) -> Iterator[tuple[str, Any]]:
-    """Where everything comes from: names and values of facts."""
+    """Names and values of the facts about the origin of data, model and code."""
     for name, value in case.facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {entry}" for key, entry in value.items())

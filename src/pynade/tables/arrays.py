@@ -74,7 +74,7 @@ def axes(path: Path) -> int:
 
 
 def _claimed_shape(stream: Any, room: int) -> tuple[int, ...]:
-    """The shape that the header of an array claims; a ValueError where so many bytes cannot hold it."""
+    """The shape in the header of an array; a ValueError if the file has too few bytes for it."""
     version = npy.read_magic(stream)
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)

@@ -418,7 +418,7 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
 
 
 def check_columns(names: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
-    """Raise a ValueError that names the wanted columns that are lacking, and those that are not wanted."""
+    """Raise a ValueError that names missing columns and unexpected ones."""
     present, faults = set(names), []
     if lacking := [name for name in wanted if name not in present]:
         faults.append(f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_join(lacking)}")

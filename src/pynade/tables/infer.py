@@ -149,7 +149,7 @@ class Tally:
         return self._parts[0]
 
     def _sampled(self, values: np.ndarray, repeats: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The values of n cells that are kept, of which frequent values and both ends always are."""
+        """A sample of the values of n cells, which always has the frequent values and both extremes."""
         bits = (values + 0.0).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # (0.0: there is no -0)
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         kept = (bits >> np.uint64(64 - self.halvings)) == 0
@@ -166,7 +166,7 @@ class Tally:
 
     @property
     def values(self) -> np.ndarray:
-        """The different numbers that are kept, ascending."""
+        """The distinct numbers that are stored, ascending."""
         return self._merge()[0]
 
     @property
@@ -182,12 +182,12 @@ class Tally:
 
     @property
     def stands_for(self) -> np.ndarray | int:
-        """How many different values each kept one stands for."""
+        """Number of distinct values that each stored value represents."""
         return np.where(self.repeats >= FREQUENT * self.n, 1, 1 << self.halvings) if self.halvings else 1
 
     @property
     def n_distinct(self) -> int:
-        """How many different numbers there are, about, where not all are kept."""
+        """Number of distinct numbers; an estimate if not all are stored."""
         return min(self.n, int((self.stands_for * np.ones(len(self.values), np.int64)).sum()))
 
     def moments(self, axis: Any) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def _check_column(file: BinaryIO, column: dict[int, Any], n_rows: int, size: int
 
 
 def read_struct(stream: BinaryIO) -> dict[int, Any]:
-    """The fields of the structure that begins here, by their numbers; of texts not what they say.
+    """The fields by number of the structure that begins at the stream's position; texts are skipped.
 
     Example:
         >>> read_struct(io.BytesIO(bytes([0x15, 0x06, 0x18, 0x01, 0x61, 0x00])))
@@ -77,7 +77,7 @@ def read_struct(stream: BinaryIO) -> dict[int, Any]:
 
 
 def _value(stream: BinaryIO, kind: int) -> Any:
-    """A value of a kind other than the boolean field, whose value is its kind."""
+    """A value of any type but boolean (the type of a boolean field is its value)."""
     if kind in (1, 2, 3):
         return _byte(stream)
     if kind in (4, 5, 6):

@@ -154,7 +154,7 @@ class Schema:
         return {name: i for i, name in enumerate(self.names)}
 
     def index(self, name: str | int) -> int:
-        """The index of a column among the model's, or a ValueError that says what there is."""
+        """The index of a column of the model; a ValueError that lists the columns if it is unknown."""
         if isinstance(name, str):
             if name in self._indices:
                 return self._indices[name]

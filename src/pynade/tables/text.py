@@ -147,7 +147,7 @@ class CsvText:
             raise self._unmatched_quotes(line) from None
 
     def _unmatched_quotes(self, line: int) -> ValueError:
-        """The sentence about quotes in the row that follows this line."""
+        """The error message about quotes in the row after this line."""
         rule = "a cell in quotes ends with its quote, and a quote inside it is doubled"
         return ValueError(f"{self.path}: quotes do not match from line {line + 1} on ({rule})")
 
